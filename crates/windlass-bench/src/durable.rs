@@ -29,8 +29,13 @@ impl ScratchDir {
         &self.0
     }
 
+    /// Returns the path of the store file.
+    pub(crate) fn store_path(&self) -> PathBuf {
+        self.0.join("bench.db")
+    }
+
     fn open_store(&self) -> Result<Arc<SqliteStore>, String> {
-        let store = SqliteStore::open(self.0.join("bench.db")).map_err(|error| error.to_string())?;
+        let store = SqliteStore::open(self.store_path()).map_err(|error| error.to_string())?;
         Ok(Arc::new(store))
     }
 }

@@ -7,6 +7,7 @@ pub mod compare;
 pub mod computer;
 pub mod durable;
 pub mod measure;
+pub mod processes;
 #[cfg(feature = "search")]
 pub mod search;
 pub mod seeds;
@@ -186,6 +187,7 @@ pub fn apply_entries(entries: usize) -> Result<usize, String> {
         session: None,
         previous_response_id: None,
         origin: None,
+        build: None,
     });
     let mut chain = HashChain::default();
     let item = Arc::new(Item::user("a few words more"));

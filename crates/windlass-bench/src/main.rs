@@ -18,6 +18,7 @@
 //!
 //! - `durable N` executes N calls with write-ahead of their starts and results, sequentially and concurrently,
 //!   and prints the entries per second.
+//! - `processes N` drives N runs of 15 records by one, two and four processes on one file.
 //! - `open N` prints the time to open a stored run of N entries.
 //! - `seeds N` simulates N runs with a crash at a random point, and prints the seeds per second.
 //! - `search N…` (feature `search`) builds indexes of N chunks and searches them; `search FOLDER` uses the files of
@@ -28,11 +29,11 @@
 use std::process::ExitCode;
 
 use windlass_bench::{
-    apply_entries, arguments, case, compare, cycle_items, durable, pause_and_resume, pause_items, run_calls,
-    run_stored_calls, run_stored_turns, run_turns, seeds, stream_events,
+    apply_entries, arguments, case, compare, cycle_items, durable, pause_and_resume, pause_items, processes,
+    run_calls, run_stored_calls, run_stored_turns, run_turns, seeds, stream_events,
 };
 
-const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | compare --peers DIR | turns|calls|stored-turns|stored-calls|resume|pause-items|cycle-items|entries|events|arguments|durable|open|seeds N | search N|FOLDER | computer [--node FOLDER] [--python PROGRAM]";
+const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | compare --peers DIR | turns|calls|stored-turns|stored-calls|resume|pause-items|cycle-items|entries|events|arguments|durable|processes|open|seeds N | search N|FOLDER | computer [--node FOLDER] [--python PROGRAM]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         ["search", what @ ..] => windlass_bench::search::run_search_bench(what),
         #[cfg(feature = "computer")]
         ["computer", options @ ..] => windlass_bench::computer::run_browser_bench(options),
+        ["processes-child", file, runs] => processes::run_child(file, runs),
         [work, size] => run_counted(work, size),
         _ => Err(USAGE.to_owned()),
     };
@@ -61,6 +63,9 @@ fn run_counted(work: &str, size: &str) -> Result<(), String> {
     if work == "seeds" {
         println!("{} done", seeds::run_seeds(size)?);
         return Ok(());
+    }
+    if work == "processes" {
+        return processes::measure_processes(size);
     }
     // A paused clock keeps instruction counts independent of time.
     let is_timed = matches!(work, "durable" | "open");

@@ -25,6 +25,8 @@ pub(crate) enum CommandExit {
     CorruptJournal,
     /// Another process holds the run's lease.
     RunLeased,
+    /// The provider of the model is away. The run waits for another attempt.
+    ProviderAway,
     /// An internal error of Windlass.
     InternalError,
     /// The user interrupted the command with a second Ctrl-C. The run is left as a crash would leave it.
@@ -43,6 +45,7 @@ impl CommandExit {
             Self::NotFound => 5,
             Self::CorruptJournal => 6,
             Self::RunLeased => 7,
+            Self::ProviderAway => 8,
             Self::InternalError => 70,
             Self::Interrupted => 130,
         }

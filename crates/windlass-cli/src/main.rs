@@ -4,6 +4,8 @@
 //! The library never writes to the terminal; all user-facing output is in this crate.
 
 mod agent_file;
+mod agent_path;
+mod approver_identity;
 mod args;
 mod cli_error;
 mod command;
@@ -12,6 +14,7 @@ mod panic_report;
 mod project;
 mod project_keys;
 mod run_driver;
+mod store_place;
 #[cfg(feature = "talk")]
 mod talk;
 mod terminal;

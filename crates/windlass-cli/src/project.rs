@@ -4,16 +4,16 @@
 //! the id of the project, and only the user can read it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use windlass::core::{canonical::Digest, id::RunId};
-use windlass::store::SqliteStore;
-use windlass::store::{RunQuery, RunStatus, Store, StoredRun, list_all_runs};
+use windlass::store::{ApproverPolicy, RunQuery, RunStatus, SqliteStore, Store, StoredRun, list_all_runs};
 
+use crate::agent_file::{AgentFile, parse_approvers};
 use crate::args::CliArgs;
 use crate::cli_error::CliError;
 use crate::project_keys::{KEY_FILE_VARIABLE, StoreKeySource};
-use crate::terminal::{Terminal, print_store_warning};
+use crate::store_place::{self, ProjectStore, StorePlace, StoreTrust};
+use crate::terminal::Terminal;
 
 /// Name of the agent file in its folder.
 pub(crate) const AGENT_FILE: &str = "agent.toml";
@@ -25,7 +25,8 @@ const STORE_VARIABLE: &str = "WINDLASS_STORE";
 #[derive(Clone, Debug)]
 pub(crate) struct CliProject {
     folder: PathBuf,
-    store_path: PathBuf,
+    store_place: StorePlace,
+    local_path: PathBuf,
     key_source: StoreKeySource,
 }
 
@@ -56,8 +57,15 @@ impl CliProject {
             (None, Some(_)) => StoreKeySource::Absent,
             (None, None) => StoreKeySource::OfProject(default_key_path(&folder)?),
         };
-        let store_path = store.map_or_else(|| default_store_path(&folder), Ok)?;
-        Ok(Self { folder, store_path, key_source })
+        let store_place = match store {
+            Some(store) => StorePlace::from_name(&store),
+            None => StorePlace::File(default_store_path(&folder)?),
+        };
+        let local_path = match store_place.file() {
+            Some(path) => path.to_owned(),
+            None => default_store_path(&folder)?,
+        };
+        Ok(Self { folder, store_place, local_path, key_source })
     }
 
     /// Returns the project of an agent file: the folder given by `-C`, or else the folder of the file. Hints of the
@@ -71,7 +79,7 @@ impl CliProject {
             _ => std::env::current_dir()?,
         };
         let project = Self::of_args_and_folder(args, folder)?;
-        if Self::from_args(args)?.store_path != project.store_path {
+        if Self::from_args(args)?.store_place != project.store_place {
             let here = std::env::current_dir()?;
             let shown = project.folder.strip_prefix(&here).unwrap_or(&project.folder);
             term.set_command_prefix(format!("windlass -C {}", shown.display()));
@@ -82,13 +90,18 @@ impl CliProject {
     /// Returns the project of a folder, with the default store.
     pub(crate) fn of_folder(folder: &Path) -> Result<Self, CliError> {
         let key_source = StoreKeySource::OfProject(default_key_path(folder)?);
-        Ok(Self { folder: folder.to_owned(), store_path: default_store_path(folder)?, key_source })
+        let local_path = default_store_path(folder)?;
+        let store_place = StorePlace::File(local_path.clone());
+        Ok(Self { folder: folder.to_owned(), store_place, local_path, key_source })
     }
 
-    /// Returns the project of a store file, which is read and written as it is, without keys.
-    pub(crate) fn of_store(path: &Path) -> Self {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Self { folder: folder.to_owned(), store_path: path.to_owned(), key_source: StoreKeySource::Absent }
+    /// Returns the project of a named store, which is read and written as it is, without keys.
+    pub(crate) fn of_store(name: &Path) -> Self {
+        let store_place = StorePlace::from_name(name);
+        let parent = store_place.file().and_then(Path::parent);
+        let folder = parent.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let local_path = store_place.file().unwrap_or(Path::new("windlass")).to_owned();
+        Self { folder: folder.to_owned(), key_source: StoreKeySource::Absent, local_path, store_place }
     }
 
     /// Returns the place of the store's keys.
@@ -101,29 +114,62 @@ impl CliProject {
         &self.folder
     }
 
-    /// Returns the path of the store.
-    pub(crate) fn store_path(&self) -> &Path {
-        &self.store_path
+    /// Returns the approvers of the project: those in its `agent.toml`, which neither the store nor the tools of an agent
+    /// can change.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be read, because nobody can tell then whose signatures count.
+    pub(crate) fn approvers(&self) -> Result<Option<ApproverPolicy>, CliError> {
+        let path = self.folder.join(AGENT_FILE);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(CliError::new(format!("`{}` cannot be read: {error}", path.display()))),
+        };
+        parse_approvers(&text).map_err(|error| {
+            CliError::new(format!("the approvers in `{}` cannot be read: {error}", path.display()))
+        })
     }
 
-    /// Returns true if the store is in the folder, where the tools of the agent may reach it.
+    /// Checks that an agent file does not name other approvers than the project.
+    pub(crate) fn check_approvers(&self, file: &AgentFile) -> Result<(), CliError> {
+        let own = file.approvers()?;
+        if own.is_none() || own == self.approvers()? {
+            return Ok(());
+        }
+        Err(CliError::usage(format!(
+            "the approvers in `{}` are not those of the project `{}`",
+            file.path().display(),
+            self.folder.display()
+        ))
+        .with_hint(format!("list the approvers of a project in its {AGENT_FILE}")))
+    }
+
+    /// Returns the place of the store.
+    pub(crate) fn store_place(&self) -> &StorePlace {
+        &self.store_place
+    }
+
+    /// Returns the path beside which private files of the project are kept: that of the store, or for a database that of the
+    /// project's own file in the user's state folder.
+    pub(crate) fn local_path(&self) -> &Path {
+        &self.local_path
+    }
+
+    /// Returns true if the store is a file in the folder, where the tools of the agent may reach it.
     pub(crate) fn is_store_in_folder(&self) -> bool {
+        let Some(path) = self.store_place.file() else { return false };
         let absolute = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
-        match (absolute(&self.folder), absolute(&self.store_path)) {
+        match (absolute(&self.folder), absolute(path)) {
             (Ok(folder), Ok(store)) => store.starts_with(folder),
             _ => false,
         }
     }
 
-    /// Opens the store, creating it if it does not exist. Only the user can read a store and its folder that are
-    /// created here.
-    pub(crate) fn open_or_create(&self) -> Result<Arc<SqliteStore>, CliError> {
-        let parent = self.store_path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(folder) = parent {
-            create_private_folder(folder).map_err(|error| creation_error(folder, &error))?;
-        }
-        create_private_file(&self.store_path).map_err(|error| creation_error(&self.store_path, &error))?;
-        self.open_file()
+    /// Opens the store, creating it if it does not exist.
+    pub(crate) async fn open_or_create(&self) -> Result<ProjectStore, CliError> {
+        self.store_place.open_or_create(&self.store_trust()?).await
     }
 
     /// Opens the store.
@@ -131,42 +177,47 @@ impl CliProject {
     /// # Errors
     ///
     /// Fails if it does not exist.
-    pub(crate) fn open_existing(&self) -> Result<Arc<SqliteStore>, CliError> {
-        if self.store_path.exists() {
-            return self.open_file();
+    pub(crate) async fn open_existing(&self) -> Result<ProjectStore, CliError> {
+        self.ensure_exists()?;
+        self.store_place.open(&self.store_trust()?).await
+    }
+
+    /// Opens the SQLite file of the store.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it does not exist, or the store is a database.
+    pub(crate) fn open_existing_file(&self) -> Result<SqliteStore, CliError> {
+        self.ensure_exists()?;
+        let path = self.store_place.file().ok_or_else(|| {
+            CliError::usage("the store is a database")
+                .with_hint("use the tools of the database, such as pg_dump")
+        })?;
+        store_place::open_file(path, &self.store_trust()?)
+    }
+
+    /// Returns the keys and the approvers of the store.
+    fn store_trust(&self) -> Result<StoreTrust, CliError> {
+        Ok(StoreTrust { keys: self.key_source.clone(), approvers: self.approvers()? })
+    }
+
+    fn ensure_exists(&self) -> Result<(), CliError> {
+        if self.store_place.may_exist() {
+            return Ok(());
         }
         Err(CliError::not_found(format!("no runs found for the project `{}`", self.folder.display())).with_hint(
             format!(
                 "`windlass run` starts the first run, and makes {}; use -C for another project or --store for another file",
-                self.store_path.display()
+                self.store_place
             ),
         ))
     }
 
-    fn open_file(&self) -> Result<Arc<SqliteStore>, CliError> {
-        let is_store = match std::fs::metadata(&self.store_path) {
-            Ok(metadata) if metadata.len() > 0 => has_sqlite_header(&self.store_path),
-            Ok(_) | Err(_) => true,
-        };
-        if !is_store {
-            let shown = self.store_path.display();
-            return Err(CliError::usage(format!("`{shown}` is not a store of Windlass"))
-                .with_hint("--store and WINDLASS_STORE name the SQLite file with the runs; `windlass verify FILE` reads an exported journal"));
-        }
-        let mut store = SqliteStore::open(&self.store_path)?;
-        if let Some(keys) = self.key_source.open()? {
-            store = store.with_keys(keys);
-        }
-        for warning in store.warnings() {
-            print_store_warning(&self.store_path, warning);
-        }
-        Ok(Arc::new(store))
-    }
-
     /// Deletes the store of a demonstration, so that it can start anew.
     pub(crate) fn delete_store(&self) -> Result<(), CliError> {
+        let Some(path) = self.store_place.file() else { return Ok(()) };
         for suffix in ["", "-wal", "-shm", "-turn", "-next"] {
-            let mut name = self.store_path.clone().into_os_string();
+            let mut name = path.to_owned().into_os_string();
             name.push(suffix);
             match std::fs::remove_file(&name) {
                 Ok(()) => {}
@@ -179,46 +230,6 @@ impl CliProject {
         }
         Ok(())
     }
-}
-
-/// Returns true if a file begins as a SQLite file does.
-fn has_sqlite_header(path: &Path) -> bool {
-    use std::io::Read;
-    let mut header = [0; 16];
-    std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut header)).is_ok()
-        && header == *b"SQLite format 3\0"
-}
-
-/// Creates a folder that only the user can read, and the folders above it as the system's defaults say.
-pub(crate) fn create_private_folder(folder: &Path) -> std::io::Result<()> {
-    if folder.is_dir() {
-        return Ok(());
-    }
-    let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder)
-}
-
-/// Creates an empty file that only the user can read, unless it exists. SQLite gives its companion files the same
-/// permissions.
-fn create_private_file(path: &Path) -> std::io::Result<()> {
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    match options.open(path) {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-fn creation_error(path: &Path, error: &std::io::Error) -> CliError {
-    CliError::new(format!("`{}` cannot be created: {error}", path.display())).with_hint(
-        "use --store to choose another file, or set XDG_STATE_HOME to a folder that you can write to",
-    )
 }
 
 fn find_in_ancestors(here: &Path) -> Option<PathBuf> {
@@ -244,7 +255,7 @@ fn default_key_path(folder: &Path) -> Result<PathBuf, CliError> {
 }
 
 /// Returns the user's state folder.
-fn state_folder() -> Option<PathBuf> {
+pub(crate) fn state_folder() -> Option<PathBuf> {
     let named = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let of_home = || named("HOME").map(|home| home.join(".local").join("state"));
     named("XDG_STATE_HOME").or_else(of_home).or_else(|| named("LOCALAPPDATA"))

@@ -51,7 +51,7 @@ impl StoreKeySource {
         let text = std::fs::read_to_string(path)
             .map_err(|error| CliError::new(format!("the keys in `{shown}` cannot be read: {error}")))?;
         if let Self::OfProject(path) = self {
-            ensure_private(path)?;
+            ensure_private(path, "if somebody may have read them, `windlass key rotate`")?;
         }
         let keys = MacKeyring::from_text(&text)
             .map_err(|error| CliError::new(format!("`{shown}` is not a file with keys: {error}")))?;
@@ -79,18 +79,27 @@ impl StoreKeySource {
     ///
     /// Fails if the file is in the folder in which they work.
     pub(crate) fn ensure_outside(&self, workspace: &Path) -> Result<(), CliError> {
-        let Some(path) = self.path() else { return Ok(()) };
-        let absolute = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
-        match (absolute(workspace), absolute(path)) {
-            (Ok(workspace), Ok(path)) if !path.starts_with(&workspace) => Ok(()),
-            _ => Err(CliError::usage(format!(
-                "the keys in `{}` are in the folder in which the agent's tools work",
-                path.display()
-            ))
-            .with_hint(format!(
-                "set `workspace` in the agent file to a narrower folder, or XDG_STATE_HOME or {KEY_FILE_VARIABLE} to a place outside"
-            ))),
-        }
+        self.path().map_or(Ok(()), |path| ensure_outside_folder(path, workspace, KEY_FILE_VARIABLE))
+    }
+}
+
+/// Checks that a file with keys is outside the folder in which the tools of an agent work. `variable` names another place
+/// for it.
+///
+/// # Errors
+///
+/// Fails if the file is in the folder, or if that cannot be found out.
+pub(crate) fn ensure_outside_folder(path: &Path, workspace: &Path, variable: &str) -> Result<(), CliError> {
+    let absolute = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
+    match (absolute(workspace), absolute(path)) {
+        (Ok(workspace), Ok(path)) if !path.starts_with(&workspace) => Ok(()),
+        _ => Err(CliError::usage(format!(
+            "the keys in `{}` are in the folder in which the agent's tools work",
+            path.display()
+        ))
+        .with_hint(format!(
+            "set `workspace` in the agent file to a narrower folder, or XDG_STATE_HOME or {variable} to a place outside"
+        ))),
     }
 }
 
@@ -99,13 +108,17 @@ fn create_keyring(path: &Path) -> Result<(), CliError> {
     if path.exists() {
         return Ok(());
     }
+    create_private_text(path, &MacKeyring::text_of_secrets(&[random_secret()?]))
+}
+
+/// Creates a private file and its folder, unless the file exists.
+pub(crate) fn create_private_text(path: &Path, text: &str) -> Result<(), CliError> {
     if let Some(folder) = path.parent() {
-        super::project::create_private_folder(folder)?;
+        crate::store_place::create_private_folder(folder)?;
     }
-    let text = MacKeyring::text_of_secrets(&[random_secret()?]);
     // Another process may create it at the same time: whoever links its file first wins.
     let draft = draft_path(path);
-    write_private(&draft, &text)?;
+    write_private(&draft, text)?;
     let linked = std::fs::hard_link(&draft, path);
     std::fs::remove_file(&draft)?;
     match linked {
@@ -131,31 +144,35 @@ fn draft_path(path: &Path) -> PathBuf {
 }
 
 /// Writes a new file that only the user can read, and waits for the disk.
-pub(crate) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+pub(crate) fn write_private(path: &Path, content: impl AsRef<[u8]>) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(path)?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(content.as_ref())?;
     file.sync_all()
 }
 
-/// Checks that only the user can read a file.
+/// Checks that only the user can read a file with keys. `remedy` is the advice if somebody has read it.
 #[cfg(unix)]
-fn ensure_private(path: &Path) -> Result<(), CliError> {
-    use std::os::unix::fs::PermissionsExt;
-    let mode = std::fs::metadata(path)?.permissions().mode();
-    if mode & 0o077 == 0 {
+pub(crate) fn ensure_private(path: &Path, remedy: &str) -> Result<(), CliError> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let metadata = std::fs::metadata(path)?;
+    let shown = path.display();
+    // Whoever owns a file knows what is in it.
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(CliError::new(format!("the keys in `{shown}` belong to another user")));
+    }
+    if metadata.permissions().mode() & 0o077 == 0 {
         return Ok(());
     }
-    let shown = path.display();
     Err(CliError::new(format!("other users can read or change the keys in `{shown}`"))
-        .with_hint(format!("`chmod 600 {shown}`; if somebody may have read them, `windlass key rotate`")))
+        .with_hint(format!("`chmod 600 {shown}`; {remedy}")))
 }
 
 #[cfg(not(unix))]
-fn ensure_private(_path: &Path) -> Result<(), CliError> {
+pub(crate) fn ensure_private(_path: &Path, _remedy: &str) -> Result<(), CliError> {
     Ok(())
 }
 

@@ -139,6 +139,28 @@ fn a_call_that_does_not_fit_is_displayed_page_by_page_before_it_can_be_approved(
     assert!(status.success(), "{shown}");
 }
 
+/// Pages of the old size would scroll past in a window that has become smaller.
+#[test]
+fn a_window_that_becomes_smaller_is_shown_every_line() {
+    let lines: Vec<String> = (1..=60).map(|number| format!("line {number}.")).collect();
+    let script = lines.join("\n");
+    let project = project_with_calls(SHELL, &[("c1", "run_command", json!({ "shell": script }))], "Done.");
+    let mut screen = PtyScreen::start(project.folder(), 40, 80, &["run", ".", "Go.", "--run-id", "one"]);
+    screen.wait_for("more lines: [Enter] next page");
+    screen.resize(12, 50);
+    let mut shown = String::new();
+    let prompts = ["52 more", "43 more", "34 more", "25 more", "16 more", "7 more", "Allow it?"];
+    for prompt in prompts {
+        screen.type_keys("\n");
+        screen.wait_for(prompt);
+        shown.push_str(&screen.screen_text());
+    }
+    let unseen: Vec<&String> = lines.iter().filter(|line| !shown.contains(*line)).collect();
+    assert_eq!(unseen, Vec::<&String>::new(), "{shown}");
+    screen.type_keys("l\n");
+    screen.wait_for_exit();
+}
+
 #[test]
 fn a_long_line_is_wrapped_and_not_cut() {
     let words = format!("echo {}; rm -rf everything", "harmless ".repeat(30));
@@ -460,33 +482,7 @@ proptest! {
 }
 
 fn hostile_text() -> impl Strategy<Value = String> {
-    let hostile = prop::sample::select(vec![
-        '\u{1b}',
-        '\u{9b}',
-        '\u{7}',
-        '\u{8}',
-        '\r',
-        '\n',
-        '\t',
-        '\u{7f}',
-        '\u{202e}',
-        '\u{2066}',
-        '\u{200b}',
-        '\u{feff}',
-        '\u{e0041}',
-        '\u{fe0f}',
-        '\u{301}',
-        '\u{2028}',
-        '\\',
-        '"',
-        'A',
-        '[',
-        '2',
-        'J',
-        'K',
-        ';',
-        ']',
-    ]);
+    let hostile = prop::sample::select(windlass_text::testing::HOSTILE_CHARACTERS);
     prop::collection::vec(prop_oneof![3 => hostile, 1 => prop::char::range('!', '~')], 0..40)
         .prop_map(|letters| letters.into_iter().collect())
 }

@@ -2,6 +2,8 @@
 
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
+#[cfg(unix)]
+mod pty_screen;
 mod support;
 
 use support::{CommandOutput, TestProject, windlass_command};
@@ -33,4 +35,124 @@ fn a_missing_key_is_said_with_the_name_of_its_variable() {
     assert!(ran.stderr.contains("hint: set OPENAI_API_KEY"), "{}", ran.stderr);
     let ran = project.run_windlass(&["run", ".", "Hello.", "--model", "nobody:any"]);
     assert!(ran.stderr.contains("there is no provider `nobody`"), "{}", ran.stderr);
+}
+
+/// Runs the command with a model of a fake provider.
+async fn run_with(provider: &FakeProvider, project: &TestProject, words: &[&str]) -> CommandOutput {
+    let mut command = windlass_command(&project.folder(), words);
+    command.env("OPENAI_API_KEY", FAKE_KEY).env("OPENAI_BASE_URL", provider.base_url());
+    let ran =
+        tokio::task::spawn_blocking(move || CommandOutput::from_output(command.output().expect("it runs")));
+    ran.await.expect("it ends")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provider_that_is_away_for_many_requests_does_not_end_the_run() {
+    let away = || FakeReply::status(503).header("retry-after", "0");
+    let replies = (0..6).map(|_| away()).chain([FakeReply::text("Here again.")]);
+    let provider = FakeProvider::start(replies).await.expect("there is a port");
+    let project = TestProject::new("", "");
+    let ran = run_with(&provider, &project, &["run", ".", "Hello?", "--model", "openai:any"]).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "Here again.\n"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("the model is away"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("attempt 7"), "{}", ran.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_waited_too_long_is_left_and_resumed() {
+    let replies = [FakeReply::status(503).header("retry-after", "50")];
+    let provider = FakeProvider::start(replies).await.expect("there is a port");
+    let project = TestProject::new("[limits]\nprovider_wait = \"100ms\"\n", "");
+    let words = ["run", ".", "Hello?", "--model", "openai:any", "--run-id", "away"];
+    let left = run_with(&provider, &project, &words).await;
+    assert_eq!(left.code, Some(8), "{}", left.stderr);
+    assert!(left.stderr.contains("`windlass resume away` goes on"), "{}", left.stderr);
+    provider.push(FakeReply::text("Here again."));
+    let resumed = run_with(&provider, &project, &["resume", "away", "--model", "openai:any"]).await;
+    assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Here again.\n"), "{}", resumed.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_no_retry_mends_fails_at_once() {
+    let provider = FakeProvider::start([FakeReply::status(401)]).await.expect("there is a port");
+    let project = TestProject::new("", "");
+    let ran = run_with(&provider, &project, &["run", ".", "Hello?", "--model", "openai:any"]).await;
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert_eq!(provider.requests().len(), 1);
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn retries_are_one_line_with_a_countdown() {
+    let away = || FakeReply::status(503).header("retry-after", "0");
+    let replies = [away(), away(), FakeReply::status(503).header("retry-after", "50")];
+    let provider = FakeProvider::start(replies).await.expect("there is a port");
+    let project = TestProject::new("", "");
+    let url = provider.base_url();
+    let shown = tokio::task::spawn_blocking(move || {
+        let variables = [("OPENAI_API_KEY", FAKE_KEY), ("OPENAI_BASE_URL", url.as_str())];
+        let words = ["run", ".", "Hello?", "--model", "openai:any"];
+        let mut screen = pty_screen::PtyScreen::start_with(project.folder(), 20, 100, &words, &variables);
+        screen.wait_for("s, attempt 4");
+        let shown = screen.screen_text();
+        screen.type_keys("\x03");
+        let (status, last) = screen.wait_for_exit();
+        assert_eq!(status.code(), Some(4), "{last}");
+        shown
+    });
+    let shown = shown.await.expect("it ends");
+    assert_eq!(shown.matches("the model is away").count(), 1, "{shown}");
+    assert!(shown.contains("again in "), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_file_names_its_own_server_with_settings() {
+    let provider = FakeProvider::start([FakeReply::text("Good morning.")]).await.expect("there is a port");
+    let file = format!(
+        "model = \"lab:qwen\"\n[providers.lab]\nbase_url = \"{}?tenant=7\"\napi = \"chat\"\nkey_variable = \"LAB_KEY\"\n\
+         headers = {{ x-team = \"env:TEAM\" }}\n[settings]\nseed = 7\nstop = [\"END\"]\n[settings.extra]\ntop_k = 3\n\
+         [limits]\ncontext_window = 32000\n",
+        provider.base_url()
+    );
+    let project = TestProject::new("", "");
+    std::fs::write(project.file("agent.toml"), file).expect("it can be written");
+    let mut command = windlass_command(&project.folder(), &["run", ".", "Hello."]);
+    command.env("LAB_KEY", FAKE_KEY).env("TEAM", "a");
+    let ran =
+        tokio::task::spawn_blocking(move || CommandOutput::from_output(command.output().expect("it runs")));
+    let ran = ran.await.expect("it ends");
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "Good morning.\n"), "{}", ran.stderr);
+    let sent = provider.requests().remove(0);
+    assert!(sent.path.ends_with("/chat/completions?tenant=7"), "{}", sent.path);
+    assert_eq!(
+        (sent.headers["x-team"].as_str(), sent.headers["authorization"].as_str()),
+        ("a", format!("Bearer {FAKE_KEY}").as_str())
+    );
+    let body = &sent.body;
+    assert_eq!((&body["seed"], &body["stop"][0], &body["top_k"]), (&7.into(), &"END".into(), &3.into()));
+
+    let listed = project.run_windlass(&["models", "--json"]).json_lines();
+    let find = |name: &str| listed.iter().find(|one| one["provider"] == name).expect("it is listed");
+    assert_eq!(find("lab")["missing_variables"][0], "LAB_KEY");
+    assert_eq!((&find("lab")["model"], &find("lab")["is_configured"]), (&"lab:qwen".into(), &false.into()));
+    assert_eq!(find("ollama")["is_configured"], true);
+    assert_eq!(find("openai")["missing_variables"][0], "OPENAI_API_KEY");
+}
+
+#[test]
+fn a_setting_that_is_misspelt_is_said() {
+    let project = TestProject::new("[settings]\ntemprature = 0.5\n", "");
+    let ran = project.run_windlass(&["run", ".", "Hello."]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("temprature"), "{}", ran.stderr);
+}
+
+#[test]
+fn the_providers_are_listed_without_an_agent() {
+    let project = TestProject::new("", "");
+    std::fs::remove_file(project.file("agent.toml")).expect("it is there");
+    let ran = project.run_windlass(&["models"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let line = ran.stdout.lines().find(|line| line.starts_with("azure ")).expect("azure is listed");
+    assert!(line.contains("needs AZURE_OPENAI_ENDPOINT and AZURE_OPENAI_API_KEY"), "{line}");
 }

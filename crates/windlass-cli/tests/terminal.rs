@@ -149,7 +149,8 @@ fn a_chat_shows_the_change_and_makes_it_after_a_yes() {
     screen.wait_for("Allow it?");
     assert!(!project.file("notes.txt").exists());
     screen.type_keys("y\n");
-    screen.wait_for("It is in notes.txt.\n\n›");
+    screen.wait_for("It is in notes.txt.");
+    screen.wait_for_prompt();
     screen.type_keys("/quit\n");
     let (status, shown) = screen.wait_for_exit();
     assert!(status.success(), "{shown}");

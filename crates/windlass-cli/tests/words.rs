@@ -348,6 +348,7 @@ fn every_command_has_help_with_an_example_and_shells_can_complete_it() {
         "sessions",
         "backup",
         "migrate",
+        "forget",
         "tools",
         "doctor",
         "new",
@@ -388,6 +389,30 @@ fn a_migration_copies_the_runs_and_can_be_repeated() {
     assert!(ran.stdout.starts_with("new.db has 0 runs more, 1 were there; "), "{}", ran.stdout);
     let ran = project.run_windlass(&["migrate", "missing.db", "new.db"]);
     assert_ne!(ran.code, Some(0), "{}", ran.stdout);
+}
+
+#[test]
+fn runs_are_forgotten_by_name_or_by_age_and_status() {
+    let project = order_project();
+    for run in ["one", "two", "three"] {
+        project.run_windlass(&["run", ".", "Order rope.", "--run-id", run, "--yes"]);
+    }
+    let ran = project.run_windlass(&["forget", "one", "missing"]);
+    assert_ne!(ran.code, Some(0), "{}", ran.stdout);
+    assert_eq!(project.run_windlass(&["verify", "one"]).code, Some(0), "nothing is forgotten by halves");
+    let ran = project.run_windlass(&["forget", "one"]);
+    assert_eq!((ran.code, ran.stdout.trim()), (Some(0), "run one is forgotten"), "{}", ran.stderr);
+    assert_ne!(project.run_windlass(&["verify", "one"]).code, Some(0));
+    let ran = project.run_windlass(&["forget", "--older-than", "1d"]);
+    assert_eq!((ran.code, ran.stdout.trim()), (Some(0), "no run is that old"), "{}", ran.stderr);
+    let ran = project.run_windlass(&["forget", "--older-than", "0m", "--status", "failed"]);
+    assert_eq!((ran.code, ran.stdout.trim()), (Some(0), "no run is that old"), "{}", ran.stderr);
+    let ran = project.run_windlass(&["forget", "--older-than", "0m"]);
+    assert_eq!(ran.stdout.lines().count(), 2, "{} {}", ran.stdout, ran.stderr);
+    assert_eq!(project.run_windlass(&["runs", "--json"]).stdout.lines().count(), 0);
+    let ran = project.run_windlass(&["forget", "--older-than", "soon"]);
+    assert!(ran.stderr.contains("write an age like 45m, 12h or 30d"), "{}", ran.stderr);
+    assert_eq!(project.run_windlass(&["forget"]).code, Some(2), "it asks for a run or an age");
 }
 
 #[test]

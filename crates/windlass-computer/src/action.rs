@@ -152,6 +152,8 @@ pub enum ComputerAction {
     Reload,
     /// Lists the tabs of a browser.
     ListTabs,
+    /// Opens an empty tab in a browser and activates it.
+    NewTab,
     /// Activates another tab of a browser.
     SwitchTab {
         /// Index of the tab in the list of tabs, from 0.
@@ -178,8 +180,8 @@ pub enum ComputerAction {
     },
     /// Reads the page as text, with references of its elements.
     ReadPage {
-        /// The elements to list.
-        content: PageContent,
+        /// The part of the page to read.
+        reading: PageReading,
     },
     /// Finds the elements of the page that match a text.
     FindElements {
@@ -197,7 +199,34 @@ pub enum ComputerAction {
     ClickElement {
         /// Reference of the element.
         element: String,
+        /// The button to click.
+        button: MouseButton,
+        /// Number of clicks.
+        times: u32,
+        /// Keys held down during the action.
+        held_keys: KeyChord,
     },
+    /// Moves the pointer to an element by its reference.
+    HoverElement {
+        /// Reference of the element.
+        element: String,
+    },
+    /// Scrolls an element into view by its reference.
+    ScrollToElement {
+        /// Reference of the element.
+        element: String,
+    },
+}
+
+/// The part of a page that a reading lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PageReading {
+    /// The kinds of elements to list.
+    pub content: PageContent,
+    /// Reference of the element whose content is read; the whole page if absent.
+    pub root: Option<String>,
+    /// Maximum depth of the listed elements below the root; unlimited if absent.
+    pub max_depth: Option<usize>,
 }
 
 /// The content of a page that a reading lists.
@@ -259,8 +288,11 @@ impl ComputerAction {
             | Self::CloseTab { .. }
             | Self::AnswerDialog { .. }
             | Self::UploadFiles { .. }
+            | Self::NewTab
             | Self::FillField { .. }
-            | Self::ClickElement { .. } => false,
+            | Self::ClickElement { .. }
+            | Self::HoverElement { .. }
+            | Self::ScrollToElement { .. } => false,
         }
     }
 
@@ -313,6 +345,7 @@ impl ComputerAction {
             Self::Forward => "forward",
             Self::Reload => "reload",
             Self::ListTabs => "tabs",
+            Self::NewTab => "new_tab",
             Self::SwitchTab { .. } => "switch_tab",
             Self::CloseTab { .. } => "close_tab",
             Self::AnswerDialog { .. } => "answer_dialog",
@@ -321,6 +354,8 @@ impl ComputerAction {
             Self::FindElements { .. } => "find",
             Self::FillField { .. } => "fill",
             Self::ClickElement { .. } => "click_element",
+            Self::HoverElement { .. } => "hover_element",
+            Self::ScrollToElement { .. } => "scroll_to_element",
         }
     }
 }
@@ -351,7 +386,9 @@ impl fmt::Display for ComputerAction {
             Self::FillField { field, value } => {
                 write!(f, " {field} with {} characters", value.chars().count())
             }
-            Self::ClickElement { element } => write!(f, " {element}"),
+            Self::ClickElement { element, .. }
+            | Self::HoverElement { element }
+            | Self::ScrollToElement { element } => write!(f, " {element}"),
             Self::Zoom { region } => write!(f, " from {} to {}", region.top_left, region.bottom_right),
             _ => Ok(()),
         }

@@ -53,8 +53,8 @@ async fn dispatch_action(
             });
             return Ok(ActionOutcome::Text(lines.collect::<Vec<_>>().join("\n")));
         }
-        ComputerAction::ReadPage { content } => {
-            return computer.read_page(*content).await.map(ActionOutcome::Text);
+        ComputerAction::ReadPage { reading } => {
+            return computer.read_page(reading).await.map(ActionOutcome::Text);
         }
         ComputerAction::FindElements { query } => {
             return computer.find_elements(query).await.map(ActionOutcome::Text);
@@ -90,7 +90,12 @@ async fn dispatch_action(
             computer.upload_files(field.as_deref(), files).await?
         }
         ComputerAction::FillField { field, value } => computer.fill_field(field, value, &[]).await?,
-        ComputerAction::ClickElement { element } => computer.click_element(element).await?,
+        ComputerAction::NewTab => computer.open_tab().await?,
+        ComputerAction::ClickElement { element, button, times, held_keys } => {
+            computer.click_element(element, *button, *times, held_keys).await?
+        }
+        ComputerAction::HoverElement { element } => computer.hover_element(element).await?,
+        ComputerAction::ScrollToElement { element } => computer.scroll_to_element(element).await?,
     }
     Ok(ActionOutcome::Performed)
 }

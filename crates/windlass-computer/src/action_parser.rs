@@ -6,9 +6,10 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::action::{
-    ComputerAction, ComputerCall, DialogAnswer, MouseButton, PageContent, SafetyCheck, ScreenPoint,
+    ComputerAction, ComputerCall, DialogAnswer, MouseButton, PageReading, SafetyCheck, ScreenPoint,
     ScreenRegion,
 };
+use crate::browser_toolset::parse_member_call;
 use crate::key::KeyChord;
 
 /// Pixels per notch of the mouse wheel; Anthropic counts in notches.
@@ -36,8 +37,10 @@ pub(crate) fn parse_call(value: &Value) -> Result<ComputerCall, String> {
     if listed.is_empty() {
         return Err("`actions` is empty: ask for a screenshot to look".to_owned());
     }
-    let read = |(at, one): (usize, &Value)| parse_action(one).map_err(|why| format!("`actions[{at}]` {why}"));
-    let actions = listed.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+    let mut actions = Vec::with_capacity(listed.len());
+    for (at, one) in listed.iter().enumerate() {
+        actions.extend(parse_actions(one).map_err(|why| format!("`actions[{at}]` {why}"))?);
+    }
     let pending_safety_checks = match object.get("pending_safety_checks") {
         None | Some(Value::Null) => Vec::new(),
         Some(checks) => serde_json::from_value::<Vec<SafetyCheck>>(checks.clone())
@@ -46,11 +49,21 @@ pub(crate) fn parse_call(value: &Value) -> Result<ComputerCall, String> {
     Ok(ComputerCall { actions, pending_safety_checks })
 }
 
+/// Parses a single action.
 pub(crate) fn parse_action(value: &Value) -> Result<ComputerAction, String> {
+    let mut actions = parse_actions(value)?;
+    match (actions.pop(), actions.is_empty()) {
+        (Some(action), true) => Ok(action),
+        _ => Err("must be one action".to_owned()),
+    }
+}
+
+/// Parses an action. Some actions of a provider are several of ours.
+fn parse_actions(value: &Value) -> Result<Vec<ComputerAction>, String> {
     let fields = ActionFields(value.as_object().ok_or("must be an object")?);
     match (fields.0.get("type").and_then(Value::as_str), fields.0.get("action").and_then(Value::as_str)) {
-        (_, Some(name)) => parse_anthropic_action(name, &fields),
-        (Some(name), None) => parse_openai_action(name, &fields),
+        (_, Some(name)) => parse_member_call(name, &fields),
+        (Some(name), None) => Ok(vec![parse_openai_action(name, &fields)?]),
         (None, None) => Err("must have a `type`".to_owned()),
     }
 }
@@ -95,24 +108,32 @@ fn parse_openai_action(name: &str, fields: &ActionFields<'_>) -> Result<Computer
             field: fields.0.get("element").and_then(Value::as_str).map(str::to_owned),
             files: fields.text_list("files")?,
         },
-        "read_page" => ComputerAction::ReadPage { content: PageContent::default() },
+        "read_page" => ComputerAction::ReadPage { reading: PageReading::default() },
         "find" => ComputerAction::FindElements { query: fields.text("query")?.to_owned() },
         "fill" => ComputerAction::FillField {
             field: fields.text("element")?.to_owned(),
             value: fields.text("value")?.to_owned(),
         },
-        "click_element" => ComputerAction::ClickElement { element: fields.text("element")?.to_owned() },
+        "click_element" => ComputerAction::ClickElement {
+            element: fields.text("element")?.to_owned(),
+            button: fields.button()?,
+            times: 1,
+            held_keys: held()?,
+        },
         unknown => return Err(format!("asks for `{unknown}`, which is no action")),
     })
 }
 
-fn parse_anthropic_action(name: &str, fields: &ActionFields<'_>) -> Result<ComputerAction, String> {
+pub(crate) fn parse_anthropic_action(
+    name: &str,
+    fields: &ActionFields<'_>,
+) -> Result<ComputerAction, String> {
     let click = |button, times| {
         Ok::<_, String>(ComputerAction::Click {
-            at: fields.coordinate("coordinate")?,
+            at: fields.place()?,
             button,
             times,
-            held_keys: fields.chord_text("text")?,
+            held_keys: fields.modifiers()?,
         })
     };
     Ok(match name {
@@ -123,17 +144,17 @@ fn parse_anthropic_action(name: &str, fields: &ActionFields<'_>) -> Result<Compu
         "double_click" => click(MouseButton::Left, 2)?,
         "triple_click" => click(MouseButton::Left, 3)?,
         "mouse_move" => ComputerAction::Move {
-            to: fields.coordinate("coordinate")?.ok_or("needs `coordinate`")?,
-            held_keys: fields.chord_text("text")?,
+            to: fields.place()?.ok_or("needs `coordinate`")?,
+            held_keys: fields.modifiers()?,
         },
         "left_mouse_down" => ComputerAction::MouseDown { button: MouseButton::Left },
         "left_mouse_up" => ComputerAction::MouseUp { button: MouseButton::Left },
         "left_click_drag" => ComputerAction::Drag {
             path: vec![
-                fields.coordinate("start_coordinate")?.ok_or("needs `start_coordinate`")?,
-                fields.coordinate("coordinate")?.ok_or("needs `coordinate`")?,
+                fields.start_place()?.ok_or("needs `start_coordinate`")?,
+                fields.place()?.ok_or("needs `coordinate`")?,
             ],
-            held_keys: fields.chord_text("text")?,
+            held_keys: fields.modifiers()?,
         },
         "scroll" => {
             let amount = fields.integer("scroll_amount")?.unwrap_or(3).clamp(0, 100) * PIXELS_PER_NOTCH;
@@ -144,13 +165,8 @@ fn parse_anthropic_action(name: &str, fields: &ActionFields<'_>) -> Result<Compu
                 "right" => (amount, 0),
                 _ => return Err("`scroll_direction` must be up, down, left or right".to_owned()),
             };
-            let at = fields.coordinate("coordinate")?;
-            ComputerAction::Scroll {
-                at,
-                delta_x: right,
-                delta_y: down,
-                held_keys: fields.chord_text("text")?,
-            }
+            let at = fields.place()?;
+            ComputerAction::Scroll { at, delta_x: right, delta_y: down, held_keys: fields.modifiers()? }
         }
         "type" => ComputerAction::TypeText { text: fields.text("text")?.to_owned() },
         "key" => ComputerAction::PressKeys {
@@ -203,9 +219,32 @@ fn parse_pixel(value: &Value, name: &str) -> Result<u32, String> {
     if (0.0..=f64::from(u32::MAX)).contains(&number) { Ok(number as u32) } else { Err(wrong()) }
 }
 
-struct ActionFields<'a>(&'a Map<String, Value>);
+pub(crate) struct ActionFields<'a>(pub(crate) &'a Map<String, Value>);
 
 impl ActionFields<'_> {
+    /// Returns the place of a mouse action: `coordinate`, or `target` in the browser toolset.
+    fn place(&self) -> Result<Option<ScreenPoint>, String> {
+        self.place_in("coordinate", "target")
+    }
+
+    /// Returns the place at which a drag starts.
+    fn start_place(&self) -> Result<Option<ScreenPoint>, String> {
+        self.place_in("start_coordinate", "from")
+    }
+
+    fn place_in(&self, pair: &str, target: &str) -> Result<Option<ScreenPoint>, String> {
+        match self.0.get(target) {
+            None | Some(Value::Null) => self.coordinate(pair),
+            Some(Value::Object(point)) => ActionFields(point).point().map(Some),
+            Some(_) => Err(format!("`{target}` must be a coordinate or a reference")),
+        }
+    }
+
+    /// Returns the keys that are held during a mouse action.
+    pub(crate) fn modifiers(&self) -> Result<KeyChord, String> {
+        self.chord_text(if self.0.contains_key("modifiers") { "modifiers" } else { "text" })
+    }
+
     fn point(&self) -> Result<ScreenPoint, String> {
         let get = |name: &str| parse_pixel(self.0.get(name).ok_or_else(|| format!("needs `{name}`"))?, name);
         Ok(ScreenPoint { x: get("x")?, y: get("y")? })
@@ -248,7 +287,7 @@ impl ActionFields<'_> {
         }
     }
 
-    fn integer(&self, name: &str) -> Result<Option<i32>, String> {
+    pub(crate) fn integer(&self, name: &str) -> Result<Option<i32>, String> {
         match self.0.get(name) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => match value.as_f64() {
@@ -263,11 +302,11 @@ impl ActionFields<'_> {
         number.ok_or_else(|| format!("needs `{name}`, a whole number from 0"))
     }
 
-    fn text(&self, name: &str) -> Result<&str, String> {
+    pub(crate) fn text(&self, name: &str) -> Result<&str, String> {
         self.0.get(name).and_then(Value::as_str).ok_or_else(|| format!("needs `{name}`, a text"))
     }
 
-    fn text_list(&self, name: &str) -> Result<Vec<String>, String> {
+    pub(crate) fn text_list(&self, name: &str) -> Result<Vec<String>, String> {
         let wrong = || format!("needs `{name}`, a list of texts");
         let list = self.0.get(name).and_then(Value::as_array).ok_or_else(wrong)?;
         list.iter().map(|one| one.as_str().map(str::to_owned).ok_or_else(wrong)).collect()

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use windlass::core::canonical::Digest;
 use windlass::model::ComputerDisplay;
 
-use crate::action::{DialogAnswer, MouseButton, PageContent, ScreenPoint, ScreenRegion};
+use crate::action::{DialogAnswer, MouseButton, PageReading, ScreenPoint, ScreenRegion};
 use crate::browser::AllowedSites;
 use crate::key::KeyChord;
 use crate::target::{ScreenTarget, TargetPlace};
@@ -98,6 +98,11 @@ pub trait Computer: Send + Sync + 'static {
         unsupported_operation("switch tabs")
     }
 
+    /// Opens an empty tab and activates it.
+    fn open_tab(&self) -> ComputerFuture<'_, ()> {
+        unsupported_operation("open tabs")
+    }
+
     /// Closes a tab.
     fn close_tab(&self, _tab: usize) -> ComputerFuture<'_, ()> {
         unsupported_operation("close tabs")
@@ -126,7 +131,7 @@ pub trait Computer: Send + Sync + 'static {
     }
 
     /// Reads the page as text, with references of its elements.
-    fn read_page(&self, _content: PageContent) -> ComputerFuture<'_, String> {
+    fn read_page<'a>(&'a self, _reading: &'a PageReading) -> ComputerFuture<'a, String> {
         unsupported_operation("read pages")
     }
 
@@ -146,9 +151,25 @@ pub trait Computer: Send + Sync + 'static {
         unsupported_operation("fill fields")
     }
 
-    /// Clicks the element with this reference.
-    fn click_element<'a>(&'a self, _element: &'a str) -> ComputerFuture<'a, ()> {
+    /// Clicks the element with this reference while the given keys are held.
+    fn click_element<'a>(
+        &'a self,
+        _element: &'a str,
+        _button: MouseButton,
+        _times: u32,
+        _held: &'a KeyChord,
+    ) -> ComputerFuture<'a, ()> {
         unsupported_operation("click elements by reference")
+    }
+
+    /// Moves the pointer to the element with this reference.
+    fn hover_element<'a>(&'a self, _element: &'a str) -> ComputerFuture<'a, ()> {
+        unsupported_operation("point at elements by reference")
+    }
+
+    /// Scrolls the element with this reference into view.
+    fn scroll_to_element<'a>(&'a self, _element: &'a str) -> ComputerFuture<'a, ()> {
+        unsupported_operation("scroll to elements by reference")
     }
 
     /// Chooses files for the open file chooser of a page, or for the file field with this reference.

@@ -10,6 +10,7 @@ mod action;
 mod action_executor;
 mod action_parser;
 mod browser;
+mod browser_toolset;
 mod call_admission;
 mod call_executor;
 mod computer;
@@ -32,8 +33,8 @@ mod tool;
 mod fuzz_tests;
 
 pub use action::{
-    ComputerAction, ComputerCall, DialogAnswer, MouseButton, PageContent, SafetyCheck, ScreenPoint,
-    ScreenRegion,
+    ComputerAction, ComputerCall, DialogAnswer, MouseButton, PageContent, PageReading, SafetyCheck,
+    ScreenPoint, ScreenRegion,
 };
 pub use browser::{
     AllowedSites, Browser, BrowserOptions, BrowserWindow, DialogPolicy, DownloadPolicy, EmulatedDevice,

@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::action::{ComputerAction, PageContent, SafetyCheck};
+use crate::action::{ComputerAction, MouseButton, PageContent, PageReading, SafetyCheck};
+use crate::key::KeyChord;
 use crate::tool::ActionRequest;
 
 /// The arguments of the tool for the elements of a page.
@@ -47,7 +48,9 @@ impl ActionRequest for PageStep {
     fn actions_and_checks(&self) -> Result<(Vec<ComputerAction>, Vec<SafetyCheck>), String> {
         let element = || self.element.clone().ok_or_else(|| "`element` is missing".to_owned());
         let action = match self.op {
-            PageOperation::Read => ComputerAction::ReadPage { content: self.content.unwrap_or_default() },
+            PageOperation::Read => ComputerAction::ReadPage {
+                reading: PageReading { content: self.content.unwrap_or_default(), ..PageReading::default() },
+            },
             PageOperation::Find => {
                 ComputerAction::FindElements { query: self.query.clone().ok_or("`query` is missing")? }
             }
@@ -55,7 +58,12 @@ impl ActionRequest for PageStep {
                 field: element()?,
                 value: self.value.clone().ok_or("`value` is missing")?,
             },
-            PageOperation::Click => ComputerAction::ClickElement { element: element()? },
+            PageOperation::Click => ComputerAction::ClickElement {
+                element: element()?,
+                button: MouseButton::Left,
+                times: 1,
+                held_keys: KeyChord::EMPTY,
+            },
             PageOperation::Upload => ComputerAction::UploadFiles {
                 field: Some(element()?),
                 files: self.files.clone().ok_or("`files` is missing")?,

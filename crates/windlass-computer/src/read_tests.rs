@@ -100,3 +100,36 @@ fn what_is_wrong_is_said_with_its_place() {
     assert!(wrong(json!({ "actions": [{ "action": "wait", "duration": 1e9 }] })).contains("at most"));
     assert!(wrong(json!({ "actions": [] })).contains("empty"));
 }
+
+/// The names that models use: those of the web, of X11 and of xdotool, in any case.
+#[test]
+fn the_usual_names_of_keys_are_known() {
+    let named = [
+        ("Return KP_Enter NumpadEnter", NamedKey::Enter),
+        ("Prior Page_Up pgup KP_Prior", NamedKey::PageUp),
+        ("Next Page_Down PGDN", NamedKey::PageDown),
+        ("Left ARROWLEFT LeftArrow KP_Left", NamedKey::ArrowLeft),
+        ("Super_L cmd WIN Meta", NamedKey::Meta),
+        ("Control_L ctrl ControlRight", NamedKey::Control),
+        ("BackSpace bksp", NamedKey::Backspace),
+        ("ISO_Left_Tab tab", NamedKey::Tab),
+        ("Print PrintScreen prtsc", NamedKey::PrintScreen),
+        ("Menu apps", NamedKey::ContextMenu),
+    ];
+    for (names, key) in named {
+        for name in names.split(' ') {
+            assert_eq!(KeyboardKey::from_name(name), Ok(KeyboardKey::Named(key)), "{name}");
+        }
+    }
+    for (names, char) in [
+        ("space Spacebar KP_Space", ' '),
+        ("plus KP_Add", '+'),
+        ("slash KP_Divide", '/'),
+        ("KP_7 Digit7", '7'),
+    ] {
+        for name in names.split(' ') {
+            assert_eq!(KeyboardKey::from_name(name), Ok(KeyboardKey::Char(char)), "{name}");
+        }
+    }
+    assert!(KeyboardKey::from_name("hyperdrive").is_err());
+}

@@ -148,8 +148,11 @@ pub(crate) fn target_places(actions: &[ComputerAction]) -> Vec<Option<TargetPlac
                 Some(TargetPlace::Tab(*tab))
             }
             ComputerAction::FillField { field, .. } => Some(TargetPlace::Element(field.clone())),
-            ComputerAction::ClickElement { element } => {
+            ComputerAction::ClickElement { element, .. } => {
                 focus = ExpectedFocus::Unknown;
+                Some(TargetPlace::Element(element.clone()))
+            }
+            ComputerAction::HoverElement { element } | ComputerAction::ScrollToElement { element } => {
                 Some(TargetPlace::Element(element.clone()))
             }
             ComputerAction::UploadFiles { field: Some(field), .. } => {
@@ -161,6 +164,10 @@ pub(crate) fn target_places(actions: &[ComputerAction]) -> Vec<Option<TargetPlac
             | ComputerAction::UploadFiles { field: None, .. } => Some(TargetPlace::Page),
             // The address says what happens; the page that is open does not matter.
             ComputerAction::Navigate { .. } => None,
+            ComputerAction::NewTab => {
+                focus = ExpectedFocus::Unknown;
+                None
+            }
             ComputerAction::Screenshot
             | ComputerAction::Zoom { .. }
             | ComputerAction::CursorPosition

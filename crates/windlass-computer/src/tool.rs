@@ -31,6 +31,8 @@ const PAGE_TOOL_NAME: &str = "page";
 /// Text for the model if the computer failed for a reason that concerns the operator.
 const FAILURE_TEXT: &str =
     "The computer could not be used. If this call was to act, look before you act again.";
+/// Default maximum number of turns of a run on a computer: a form takes dozens.
+const DEFAULT_MAX_TURNS: u32 = 100;
 /// Default timeout of one action.
 const DEFAULT_ACTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Default maximum time that the actions of one call may ask to wait, together.
@@ -295,6 +297,7 @@ impl ComputerTool {
         // ones.
         .conflict_key(|_: &A| COMPUTER_TOOL_NAME.to_owned())
         .plan_steps()
+        .default_max_turns(DEFAULT_MAX_TURNS)
         // The usual text invites the model to try again, which it must not after an action.
         .on_failure(OnFailure::custom_message(|_, error| {
             error.model_message().unwrap_or(FAILURE_TEXT).to_owned()

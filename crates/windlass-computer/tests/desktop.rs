@@ -242,3 +242,66 @@ async fn a_program_is_started_on_the_display_and_a_large_screen_is_scaled() {
     desktop.close().await;
     assert!(poll_until(async || !runs()).await, "the program ends with the desktop");
 }
+
+/// With a window manager, windows have frames: they are recognised, used and moved by their title bars.
+#[tokio::test]
+async fn windows_with_frames_are_used_and_moved() {
+    use windlass_computer::{DesktopProgram, TargetPlace};
+    let pages = TestPageServer::serve().await;
+    let url = pages.add(
+        "framed",
+        "<body style='margin:0;background:#0a0'><input id=field autofocus style='width:100%;height:100%;\
+         position:fixed;border:0;background:#0a0'><script>onclick = event => fetch('/clicked?' + event.clientX + ',' + \
+         event.clientY); field.oninput = () => fetch('/typed?' + field.value); setInterval(() => fetch('/at?' + screenX \
+         + ',' + screenY), 200)</script>",
+    );
+    let profile = tempfile::tempdir().expect("a folder");
+    let manager = DesktopProgram::new("openbox").arguments(["--sm-disable"]);
+    let program = DesktopProgram::new("chromium")
+        .arguments(["--no-sandbox", "--no-first-run", "--disable-gpu", "--window-position=100,100"])
+        .arguments([
+            "--window-size=600,400".to_owned(),
+            format!("--user-data-dir={}", profile.path().display()),
+            format!("--app={url}"),
+        ]);
+    let options = DesktopOptions::virtual_display(1280, 800).program(manager).program(program);
+    let desktop = match Desktop::start(options).await {
+        Ok(desktop) => desktop,
+        Err(ComputerError::Missing { what, hint }) => {
+            let _ = writeln!(std::io::stderr(), "not shown: {what} is not here; {hint}");
+            return;
+        }
+        Err(error) => panic!("the desktop does not start: {error}"),
+    };
+    let place = || {
+        let requests = pages.requests();
+        let last =
+            requests.iter().rev().find_map(|asked| asked.split_once("/at?").map(|(_, at)| at.to_owned()));
+        let (x, y) = last?.split_once(',').map(|(x, y)| (x.parse::<u32>(), y.parse::<u32>()))?;
+        Some((x.ok()?, y.ok()?))
+    };
+    let is_shown = poll_until(async || {
+        let picture = desktop.screenshot().await.expect("a picture");
+        decode_pixels(&picture)(400, 350) == [0, 170, 0]
+    });
+    assert!(is_shown.await, "the program is shown");
+    let target = desktop.describe_target(TargetPlace::At(point_at(400, 350))).await.expect("a target");
+    assert!(target.element.as_deref().is_some_and(|element| element.contains("framed")), "{target:?}");
+    let is_clicked = poll_until(async || {
+        desktop.click(Some(point_at(400, 350)), MouseButton::Left, 1, &NONE).await.expect("it clicks");
+        pages.requests().iter().any(|asked| asked.contains("/clicked?"))
+    });
+    assert!(is_clicked.await, "{:?}", pages.requests());
+    desktop.type_text("rope").await.expect("it types");
+    assert!(poll_until(async || pages.requests().iter().any(|asked| asked.ends_with("/typed?rope"))).await);
+    // The frame is above the window.
+    let (left, top) = place().expect("the page tells where its window is");
+    let path = [point_at(left + 200, top - 10), point_at(left + 350, top + 140)];
+    let is_moved = poll_until(async || {
+        desktop.drag(&path, &NONE).await.expect("it drags");
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        place().is_some_and(|now| now != (left, top))
+    });
+    assert!(is_moved.await, "from {left}, {top} to {:?}", place());
+    desktop.close().await;
+}

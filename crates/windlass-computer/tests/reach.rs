@@ -18,7 +18,7 @@ use windlass::agent::Agent;
 use windlass::model::{ScriptedModel, ScriptedResponse};
 use windlass::tool::Tool;
 use windlass_computer::{
-    Browser, BrowserOptions, Computer, ComputerSecret, ComputerTool, EmulatedDevice, PageContent,
+    Browser, BrowserOptions, Computer, ComputerSecret, ComputerTool, EmulatedDevice, PageReading,
     PrivateNetworkPolicy, StorageState, UploadPolicy,
 };
 
@@ -153,7 +153,7 @@ async fn a_page_is_read_and_filled_in_by_reference() {
     let Some(browser) = start_browser(options).await else { return };
     let browser = Arc::new(browser);
     browser.navigate(&url).await.expect("the page opens");
-    let text = browser.read_page(PageContent::All).await.expect("it is read");
+    let text = browser.read_page(&PageReading::default()).await.expect("it is read");
     for part in [
         "# Apply",
         "Please fill in.",

@@ -1,12 +1,13 @@
 //! A real Chromium restricted to an allow list of sites: `127.0.0.1` is listed, `localhost` is not, and both
 //! reach the same server, which records its requests.
 
-#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a failed precondition fails the test")]
 
 mod support;
 
 use std::collections::BTreeSet;
 
+use support::hostile::{SeededNumbers, WAYS_OUT, add_visit_lure};
 use support::{TestPageServer, point_at, poll_until, start_browser, take_screenshot};
 use windlass_computer::{
     AllowedSites, Browser, BrowserOptions, Computer, HistoryNavigation, KeyChord, MouseButton,
@@ -90,7 +91,7 @@ async fn only_listed_sites_are_visited_by_whatever_way() {
             poll_until(async || browser.take_notices().join("\n").contains("`localhost`")).await,
             "{script}"
         );
-        // A new tab may have been opened; it is blank.
+        // A new tab that the refused page was to open in is closed; one that a page opened before is blank.
         while browser.list_tabs().await.expect("tabs").len() > 1 {
             browser.close_tab(1).await.expect("it closes");
         }
@@ -107,6 +108,73 @@ async fn only_listed_sites_are_visited_by_whatever_way() {
     take_screenshot(&browser).await;
     assert_eq!(browser.evaluate("document.title").await.expect("a title"), "Play");
     assert_eq!(requests_to_unlisted(&pages), BTreeSet::new());
+    browser.close().await;
+}
+
+/// Springs every lure of the seeds in a browser, and returns the ways out by which the other site was reached.
+async fn spring_lures(pages: &TestPageServer, browser: &Browser, seeds: std::ops::Range<u64>) -> LuredVisits {
+    let mut lured = LuredVisits::default();
+    for seed in seeds {
+        let mut numbers = SeededNumbers(seed);
+        for way_out in WAYS_OUT {
+            let lure = add_visit_lure(pages, &mut numbers, way_out);
+            browser.navigate(&lure.url).await.expect("it is listed");
+            browser.take_notices();
+            let clicked = browser.click(Some(point_at(50, 50)), MouseButton::Left, 1, &KeyChord::EMPTY).await;
+            clicked.expect("the click works");
+            // An empty form adds a question mark.
+            let is_reached = || {
+                let requests = pages.requests();
+                requests.iter().any(|asked| asked.trim_end_matches('?').ends_with(&lure.reached))
+            };
+            let has_outcome =
+                async || is_reached() || browser.take_notices().join("\n").contains("`localhost`");
+            assert!(poll_until(has_outcome).await, "nothing happened: seed {seed}, {lure:?}");
+            if let Err(error) = browser.screenshot().await {
+                panic!("the page is gone: {error}, seed {seed}, {lure:?}");
+            }
+            while browser.list_tabs().await.expect("tabs").len() > 1 {
+                browser.close_tab(1).await.expect("it closes");
+            }
+            let reached = is_reached().then_some(());
+            match reached {
+                Some(()) => lured.reached.push(format!("seed {seed}, {lure:?}")),
+                None => lured.refused.push(format!("seed {seed}, {lure:?}")),
+            }
+        }
+    }
+    lured
+}
+
+#[derive(Debug, Default)]
+struct LuredVisits {
+    reached: Vec<String>,
+    refused: Vec<String>,
+}
+
+/// Number of seeds that a hostile site is drawn from; `WINDLASS_HOSTILE_SEEDS` sets another one.
+fn hostile_seeds() -> std::ops::Range<u64> {
+    let seeds = std::env::var("WINDLASS_HOSTILE_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    0..seeds.unwrap_or(1)
+}
+
+#[tokio::test]
+async fn a_hostile_site_takes_no_visitor_away_by_any_lure() {
+    let pages = TestPageServer::serve().await;
+    let Some(browser) = restricted_browser(&pages, ThirdPartyPolicy::AllowAll).await else { return };
+    let lured = spring_lures(&pages, &browser, hostile_seeds()).await;
+    assert_eq!(lured.reached, Vec::<String>::new());
+    assert_eq!(requests_to_unlisted(&pages), BTreeSet::new());
+    browser.close().await;
+}
+
+/// The lures are real: without a list, each of them takes its visitor away.
+#[tokio::test]
+async fn without_a_list_every_lure_works() {
+    let pages = TestPageServer::serve().await;
+    let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
+    let lured = spring_lures(&pages, &browser, hostile_seeds()).await;
+    assert_eq!(lured.refused, Vec::<String>::new());
     browser.close().await;
 }
 

@@ -360,3 +360,23 @@ async fn pictures_are_kept_once_and_the_model_sees_the_newest() {
     assert_eq!(page.matches("<img").count(), 4);
     assert!(page.contains("A &lt;film&gt;") && page.contains("screenshot"));
 }
+
+/// The default limit of turns is for conversations; a run on a screen takes dozens of them.
+#[tokio::test]
+async fn a_run_on_a_screen_may_take_more_turns_than_others() {
+    let tool = || ComputerTool::with_computer(Arc::new(RecordingComputer::default()));
+    let (agent, _) = agent_with_tool(
+        &tool(),
+        (0..40)
+            .map(|turn| computer_call(&format!("c{turn}"), json!([click_action(1, turn)])))
+            .chain([ScriptedResponse::text("ok")]),
+    );
+    let outcome = agent.run("go").await.expect("40 turns are within the limit");
+    assert_eq!(outcome.output_text().expect("it finishes"), "ok");
+    let (agent, _) = agent_with_tool(
+        &tool(),
+        (0..40).map(|turn| computer_call(&format!("c{turn}"), json!([click_action(1, turn)]))),
+    );
+    let error = agent.run("go").max_turns(3).await.expect_err("a limit that is set counts");
+    assert!(error.to_string().contains('3'), "{error}");
+}

@@ -7,8 +7,8 @@ mod support;
 
 use support::{TestPageServer, point_at, poll_until, start_browser, take_screenshot};
 use windlass_computer::{
-    Browser, BrowserOptions, Computer, DialogAnswer, DialogPolicy, DownloadPolicy, KeyChord, MouseButton,
-    UploadPolicy,
+    Browser, BrowserOptions, Computer, ComputerError, DialogAnswer, DialogPolicy, DownloadPolicy, KeyChord,
+    MouseButton, PageReading, TargetPlace, UploadPolicy,
 };
 
 const NONE: KeyChord = KeyChord::EMPTY;
@@ -128,7 +128,22 @@ async fn a_site_that_asks_for_a_password_is_a_question() {
     let asked = browser.take_notices().join("\n");
     assert!(asked.contains("user name and a password") && asked.contains("the vault"), "{asked}");
     take_screenshot(&browser).await;
-    let who = browser.describe_target(windlass_computer::TargetPlace::Dialog).await.expect("a question");
+    let who = browser.describe_target(TargetPlace::Dialog).await.expect("a question");
+    // The page from before does not respond: whoever asks for its elements is told of the question.
+    let at = point_at(50, 50);
+    let hit = browser.describe_target(TargetPlace::At(at)).await.expect("the question");
+    assert!(hit.element.is_some_and(|element| element.contains("user name and a password")));
+    for refused in [
+        browser.read_page(&PageReading::default()).await.map(drop),
+        browser.find_elements("anything").await.map(drop),
+        browser.click(Some(at), MouseButton::Left, 1, &NONE).await,
+        browser.type_text("ada").await,
+    ] {
+        match refused {
+            Err(ComputerError::Refused(why)) => assert!(why.contains("user name and a password"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
     assert_eq!(who.origin, Some(format!("http://127.0.0.1:{}", pages.port)));
     browser.answer_dialog(DialogAnswer::Accept, Some("ada")).await.expect_err("a password is missing");
     browser.answer_dialog(DialogAnswer::Accept, Some("ada:love")).await.expect("it is answered");
@@ -140,6 +155,29 @@ async fn a_site_that_asks_for_a_password_is_a_question() {
     browser.navigate(&pages.url("private")).await.expect("the page opens");
     assert_eq!(value(&browser, "document.title").await, "Refused");
     assert!(browser.take_notices().join("\n").contains("got none"));
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn a_page_is_used_while_one_of_its_frames_asks_for_a_password() {
+    let pages = TestPageServer::serve().await;
+    let body = format!("<button>Outside</button><iframe src='{}'></iframe>", pages.url("private"));
+    let Some(browser) = open(&pages, &body, BrowserOptions::default()).await else { return };
+    let mut asked = String::new();
+    let is_asked = async || {
+        asked = browser.take_notices().join("\n");
+        asked.contains("user name and a password")
+    };
+    assert!(poll_until(is_asked).await, "{asked}");
+    let read = browser.read_page(&PageReading::default()).await.expect("the page responds");
+    assert!(read.contains("Outside"), "{read}");
+    browser.answer_dialog(DialogAnswer::Accept, Some("ada:love")).await.expect("it is answered");
+    assert!(
+        poll_until(async || {
+            browser.read_page(&PageReading::default()).await.is_ok_and(|read| read.contains("Welcome"))
+        })
+        .await
+    );
     browser.close().await;
 }
 

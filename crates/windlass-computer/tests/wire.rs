@@ -168,3 +168,110 @@ async fn anthropics_toolset_has_a_tool_for_each_action() {
     assert!(results.iter().all(|result| result["content"][0]["type"] == "image"), "each has its picture");
     start_browser.close().await;
 }
+
+/// A page that has all that the browser toolset can be used for: fields, a list, a file, a place to hover, a long way down.
+const APPLICATION: &str = "<title>Apply</title><form action=/sent method=post><label>Name <input name=name></label>\
+    <label>Country <select name=country><option>France<option>Germany</select></label>\
+    <label><input type=checkbox name=agree value=yes> I agree</label>\
+    <input type=file id=cv aria-label=CV onchange=\"chosen.value = this.files[0].name\"><input type=hidden id=chosen name=cv>\
+    <a href='#' onclick='return false' onmouseover=\"seen.value += 'hover '\" ondblclick=\"seen.value += 'double '\">Watch</a>\
+    <input type=hidden id=seen name=seen><div style='height:3000px'></div>\
+    <button onmouseover=\"seen.value += scrollY > 1000 ? 'below' : 'above'\">Send it</button></form>";
+
+#[tokio::test]
+async fn anthropics_browser_toolset_uses_elements_by_reference() {
+    let pages = TestPageServer::serve().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("cv.txt"), "a life").expect("a file");
+    let url = pages.add("apply", APPLICATION);
+    let uploads = windlass_computer::UploadPolicy::From(folder.path().to_owned());
+    let Some(browser) = start_browser(BrowserOptions { uploads, ..BrowserOptions::default() }).await else {
+        return;
+    };
+    let browser = Arc::new(browser);
+    // References are given in the order of the page.
+    let by_ref = |reference: &str| json!({ "type": "ref", "ref": reference });
+    let steps = [
+        ("navigate", json!({ "url": url })),
+        ("read_page", json!({ "filter": "interactive" })),
+        ("find", json!({ "query": "the country list" })),
+        ("form_input", json!({ "target": by_ref("e0"), "value": "Ada" })),
+        ("form_input", json!({ "target": by_ref("e1"), "value": "Germany" })),
+        ("form_input", json!({ "target": by_ref("e2"), "value": true })),
+        ("file_upload", json!({ "target": by_ref("e3"), "paths": ["cv.txt"] })),
+        ("hover", json!({ "target": by_ref("e4") })),
+        ("double_click", json!({ "target": by_ref("e4"), "modifiers": "shift" })),
+        ("new_tab", json!({})),
+        ("get_page_text", json!({ "tab_id": "0" })),
+        ("close_tab", json!({ "tab_id": "tab_1" })),
+        ("list_tabs", json!({})),
+        ("scroll_to", json!({ "target": by_ref("e5") })),
+        ("read_page", json!({ "ref": "e5", "depth": 1 })),
+        ("left_click", json!({ "target": by_ref("e5") })),
+        ("left_click", json!({ "target": by_ref("e77") })),
+        ("navigate", json!({ "url": "back" })),
+        ("left_click", json!({ "target": { "type": "coordinate", "x": 5000, "y": 5 } })),
+        ("javascript_exec", json!({ "text": "1" })),
+    ];
+    let reply = |(at, (name, input)): (usize, &(&str, Value))| {
+        let block = json!({
+            "type": "tool_use", "id": format!("t{at}"), "name": name, "toolset_name": "browser", "input": input,
+        });
+        let body = json!({
+            "id": format!("m{at}"), "type": "message", "role": "assistant", "model": "any",
+            "stop_reason": "tool_use", "usage": { "input_tokens": 1, "output_tokens": 1 }, "content": [block],
+        });
+        FakeReply::json_body(body.to_string())
+    };
+    let replies = steps.iter().enumerate().map(reply).chain([FakeReply::text("Sent.")]);
+    let provider = FakeProvider::start(replies).await.expect("a provider");
+    let anthropic = provider.anthropic().computer_tool(ComputerVersion::Browser20260801);
+    let model = anthropic.messages("any").expect("a model").streaming(StreamingMode::Never);
+    let screen: Tool = ComputerTool::with_computer(browser.clone()).screen_tool();
+    let outcome = Agent::new("clerk").model(model).tools(screen).run("Apply").max_turns(40).await;
+    assert!(matches!(outcome.expect("the run ends"), RunResult::Finished(_)));
+
+    let requests = provider.requests();
+    assert!(!requests[0].headers.contains_key("anthropic-beta"), "it is no beta");
+    let off = json!({ "enabled": false });
+    let configs = json!({ "javascript_exec": off, "read_console": off, "read_network": off });
+    let offered = json!([{ "type": "browser_toolset_20260801", "configs": configs }]);
+    assert_eq!(requests[0].body["tools"], offered);
+    let messages = requests.last().expect("a request").body["messages"].as_array().expect("messages").clone();
+    let mut results = Vec::new();
+    for (at, (name, input)) in steps.iter().enumerate() {
+        let call = &messages[1 + 2 * at]["content"][0];
+        let sent = (&call["name"], &call["toolset_name"], &call["input"]);
+        assert_eq!(sent, (&json!(name), &json!("browser"), input), "calls go back as they came");
+        let result = &messages[2 + 2 * at]["content"][0];
+        assert_eq!(result["tool_use_id"], format!("t{at}"));
+        results.push((name, result["content"].to_string(), result["is_error"] == true));
+    }
+    for (at, part) in [
+        (1, "[e0] text \\\"Name\\\""),
+        (2, "[e1] select"),
+        (9, "* 1: about:blank"),
+        (10, "I agree"),
+        (12, "* 0: http"),
+        (14, "Send it"),
+        (16, "read the page again"),
+        (18, "outside of the display"),
+        (19, "javascript_exec"),
+    ] {
+        assert!(
+            results[at].1.contains(part),
+            "{part}: {:?}",
+            results[at].1.chars().take(600).collect::<String>()
+        );
+    }
+    for (name, text, is_error) in &results[..16] {
+        assert!(
+            !is_error && !text.contains("failed"),
+            "{name}: {}",
+            text.chars().take(600).collect::<String>()
+        );
+    }
+    let sent = "name=Ada&country=Germany&agree=yes&cv=cv.txt&seen=hover+double+below";
+    assert_eq!(pages.submissions(), [sent]);
+    browser.close().await;
+}

@@ -22,6 +22,7 @@
 //!     session: None,
 //!     previous_response_id: None,
 //!     origin: None,
+//!     build: None,
 //! });
 //! let RunAction::RequestModel { agent, turn } = run.next() else { unreachable!() };
 //! assert_eq!((agent.as_str(), turn), ("desk", 1));

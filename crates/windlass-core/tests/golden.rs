@@ -141,6 +141,7 @@ const GOLDEN_KINDS: &[(&str, &[&str])] = &[
             "response_rejected",
             "model_request_failed",
             "model_input_filtered",
+            "history_compacted",
             "call_held",
             "decision_recorded",
             "decision_revoked",
@@ -170,7 +171,7 @@ const GOLDEN_KINDS: &[(&str, &[&str])] = &[
         ],
     ),
     ("scope", &["this_call", "tool_for_run"]),
-    ("reason", &["approval", "in_doubt", "question"]),
+    ("reason", &["approval", "in_doubt", "question", "near_context_window", "context_length_exceeded"]),
     (
         "status",
         &[
@@ -305,7 +306,8 @@ fn new_kinds_need_golden_files(entry: &JournalEntry, decision: &Decision, how: &
         | JournalEntry::ModelResponded(_)
         | JournalEntry::ResponseRejected(_)
         | JournalEntry::ModelRequestFailed(_)
-        | JournalEntry::ModelInputFiltered(_) => {}
+        | JournalEntry::ModelInputFiltered(_)
+        | JournalEntry::HistoryCompacted(_) => {}
         JournalEntry::CallHeld(_)
         | JournalEntry::DecisionRecorded(_)
         | JournalEntry::DecisionRevoked(_)

@@ -15,8 +15,11 @@ use common::http::{RawResponse, send_raw};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use windlass::core::decision::{Decision, DecisionScope};
 use windlass::prelude::*;
-use windlass::store::MemoryStore;
+use windlass::store::{
+    ApproverPolicy, ApproverSigner, DecisionReview, MemoryStore, RunQuery, Store, post_signed_decision,
+};
 use windlass_mcp::{
     HttpLimits, McpAuthRefusal, McpClientIdentity, McpConfig, McpConnections, McpPrompt, McpPromptArgument,
     McpPromptMessage, McpResource, McpServer, McpServerConfig, MessageAuthor, ProtocolEra,
@@ -174,10 +177,11 @@ fn text_of(answer: &Value) -> &str {
 async fn a_question_shows_all_arguments() {
     let till = Arc::new(TillCounters::default());
     let mut client = RawSession::open(start(till_server(&till)).await, None).await;
-    let memo = format!("{} and all of my savings", "nothing ".repeat(4000));
+    let memo = format!("{} and all of\u{202e} my savings\u{200b}", "nothing ".repeat(4000));
     let (id, mut response) = client.start_call("pay", json!({ "cents": 500, "memo": memo }), None).await;
     let question = next_question(&mut response).await;
-    assert!(question["params"]["message"].as_str().expect("a text").contains("and all of my savings"));
+    let shown = question["params"]["message"].as_str().expect("a text");
+    assert!(shown.contains(r"and all of\u202e my savings\u200b"), "nothing in it is invisible: {shown}");
     client.answer(&question, "approve").await;
     assert_eq!(text_of(&response.answer_to(id).await), " paid 500");
 }
@@ -204,6 +208,30 @@ async fn waiting_for_a_person_is_not_idleness() {
     }
     client.answer(&question, "approve").await;
     assert_eq!(text_of(&response.answer_to(id).await), " paid 500");
+}
+
+/// In a store with approvers a client is not asked, and its call continues after an approver's signature.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_waits_for_an_approver_and_not_for_its_client() {
+    let signer = Arc::new(ApproverSigner::from_seed(&[7; 32]).expect("a seed of 32 bytes"));
+    let policy = ApproverPolicy::new().approver("ann", signer.key().clone());
+    let store = Arc::new(MemoryStore::default().with_approvers(policy));
+    let till = Arc::new(TillCounters::default());
+    let address = start(till_server(&till).store(store.clone())).await;
+    let mut client = RawSession::open(address, None).await;
+    for _ in 0..2 {
+        let waits = client.call("pay", json!({ "cents": 500 }), Some("k1")).await;
+        assert!(text_of(&waits).contains("waits for an approver"), "{waits}");
+    }
+    let runs = store.list_runs(&RunQuery::default()).await.expect("it can be read");
+    let [run] = runs.as_slice() else { panic!("one run: {runs:?}") };
+    let review = DecisionReview { decided_by: "ann".to_owned(), displayed: None, attempt: None };
+    let (decision, scope) = (Decision::Approve, DecisionScope::ThisCall);
+    post_signed_decision(&*store, &run.run, "call", decision, scope, review, &signer)
+        .await
+        .expect("it counts");
+    let paid = client.call("pay", json!({ "cents": 500 }), Some("k1")).await;
+    assert_eq!((text_of(&paid), till.payments.load(Ordering::SeqCst)), (" paid 500", 1));
 }
 
 /// The client is gone while a person decides. The run waits, and the repeated call continues it.

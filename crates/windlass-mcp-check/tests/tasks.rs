@@ -19,7 +19,9 @@ use windlass::core::{
     id::CallPath,
 };
 use windlass::prelude::*;
-use windlass::store::{MemoryStore, SqliteStore, Store};
+use windlass::store::{
+    ApproverPolicy, ApproverSigner, DecisionReview, MemoryStore, SqliteStore, Store, post_signed_decision,
+};
 use windlass_mcp::{McpApprovalPolicy, McpConfig, McpConnections, McpServer, McpServerConfig, TaskPolicy};
 use windlass_mcp_check::build_agent;
 
@@ -356,4 +358,47 @@ async fn a_task_that_waits_can_be_cancelled() {
     assert_eq!(site.starts.load(Ordering::SeqCst), 0);
     let unknown = client.request("tasks/get", json!({ "taskId": "nobody" })).await;
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
+}
+
+/// The user of a client has no approver's key: nothing that a client answers counts in a store with approvers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_decides_nothing_in_a_store_with_approvers() {
+    let signer = Arc::new(ApproverSigner::from_seed(&[7; 32]).expect("a seed of 32 bytes"));
+    let policy = ApproverPolicy::new().approver("ann", signer.key().clone());
+    let site = Arc::new(BuildingSite::default());
+    let store = Arc::new(MemoryStore::default().with_approvers(policy));
+    let server = || works_server(&site, TaskPolicy::default()).store(store.clone());
+    let can = json!({ "elicitation": {}, "extensions": { "io.modelcontextprotocol/tasks": {} } });
+    let mut client = RawTaskClient::new(server(), can);
+    client.request("server/discover", json!({})).await;
+    let call = client.request("tools/call", json!({ "name": "demolish", "arguments": {} })).await;
+    let task = call["result"]["taskId"].clone();
+    let shown = client.wait_for_status(&task, "working").await;
+    assert_eq!(
+        (&shown["inputRequests"], call["result"]["resultType"].as_str()),
+        (&Value::Null, Some("task"))
+    );
+    // The client answers a question that it was not asked.
+    let said = json!({ "action": "accept", "content": { "decision": "approve" } });
+    for name in ["call", "call#0", "call#1"] {
+        let responses: BTreeMap<String, Value> = [(name.to_owned(), said.clone())].into();
+        client.request("tasks/update", json!({ "taskId": task, "inputResponses": responses })).await;
+    }
+    client.wait_for_status(&task, "working").await;
+    assert_eq!(site.starts.load(Ordering::SeqCst), 0);
+    let run = task.as_str().expect("a name").into();
+    let review = DecisionReview { decided_by: "ann".to_owned(), displayed: None, attempt: None };
+    let (decision, scope) = (Decision::Approve, DecisionScope::ThisCall);
+    post_signed_decision(&*store, &run, "call", decision, scope, review, &signer).await.expect("it counts");
+    client.wait_for_status(&task, "completed").await;
+    assert_eq!(site.starts.load(Ordering::SeqCst), 1);
+
+    // A client without tasks is not asked either.
+    let mut client = RawTaskClient::new(server(), json!({ "elicitation": {} }));
+    client.request("server/discover", json!({})).await;
+    let call = client.request("tools/call", json!({ "name": "demolish", "arguments": {} })).await;
+    assert_eq!((&call["result"]["isError"], &call["result"]["inputRequests"]), (&json!(true), &Value::Null));
+    let text = call["result"]["content"][0]["text"].as_str().expect("a text");
+    assert!(text.contains("waits for an approver"), "{call}");
+    assert_eq!(site.starts.load(Ordering::SeqCst), 1);
 }

@@ -20,8 +20,9 @@ const RECORDED_HEADERS: [&str; 5] =
 /// A file of recorded exchanges. If the file exists, the exchanges are replayed in order and nothing is sent;
 /// otherwise requests go to the provider and the exchanges are written to the file.
 ///
-/// A request that differs from the recorded one fails with an error that names the first difference. If the
-/// program has changed, delete the file to record it again.
+/// A request that differs from the recorded one fails at once, with the place of the first difference and both values. If
+/// the program has changed, delete the file to record it again. [`Cassette::play`] never records, for tests that must
+/// not reach a provider. [`Cassette::unplayed`] counts the exchanges that no request has used.
 #[derive(Clone, Debug)]
 pub struct Cassette {
     state: Arc<CassetteState>,
@@ -33,6 +34,8 @@ struct CassetteState {
     mode: CassetteMode,
     exchanges: Mutex<Vec<RecordedExchange>>,
     next_index: Mutex<usize>,
+    /// The reason why the last exchange could not be written.
+    write_error: Mutex<Option<String>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,20 @@ pub enum CassetteError {
     /// The file cannot be read.
     #[error("the cassette {} cannot be read: {source}", path.display())]
     Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The file does not exist, and the cassette is only played.
+    #[error("there is no cassette {}; hint: `Cassette::open` records it with a key of the provider", path.display())]
+    NotRecorded {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The folder of a new cassette cannot be created.
+    #[error("the cassette {} cannot be recorded: {source}", path.display())]
+    Unwritable {
         /// The file.
         path: PathBuf,
         /// The cause.
@@ -74,19 +91,60 @@ struct RecordedExchange {
 
 impl Cassette {
     /// Opens a cassette: for replay if the file exists, for recording otherwise.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file is no cassette, or if the folder of a new one cannot be created: nothing is sent that could not
+    /// be recorded.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CassetteError> {
         let path = path.as_ref().to_owned();
-        let (mode, exchanges) = match fs::read(&path) {
+        match Self::play(&path) {
+            Err(CassetteError::NotRecorded { .. }) => {}
+            played => return played,
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder {
+            fs::create_dir_all(folder)
+                .map_err(|source| CassetteError::Unwritable { path: path.clone(), source })?;
+        }
+        Ok(Self::new(path, CassetteMode::Record, Vec::new()))
+    }
+
+    /// Opens a cassette for replay only.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file does not exist, cannot be read or is no cassette.
+    pub fn play(path: impl AsRef<Path>) -> Result<Self, CassetteError> {
+        let path = path.as_ref().to_owned();
+        match fs::read(&path) {
             Ok(bytes) => {
                 let exchanges = serde_json::from_slice(&bytes)
                     .map_err(|source| CassetteError::Malformed { path: path.clone(), source })?;
-                (CassetteMode::Play, exchanges)
+                Ok(Self::new(path, CassetteMode::Play, exchanges))
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => (CassetteMode::Record, Vec::new()),
-            Err(source) => return Err(CassetteError::Unreadable { path, source }),
-        };
-        let exchanges = Mutex::new(exchanges);
-        Ok(Self { state: Arc::new(CassetteState { path, mode, exchanges, next_index: Mutex::new(0) }) })
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Err(CassetteError::NotRecorded { path })
+            }
+            Err(source) => Err(CassetteError::Unreadable { path, source }),
+        }
+    }
+
+    fn new(path: PathBuf, mode: CassetteMode, exchanges: Vec<RecordedExchange>) -> Self {
+        let (exchanges, next_index) = (Mutex::new(exchanges), Mutex::new(0));
+        let write_error = Mutex::new(None);
+        Self { state: Arc::new(CassetteState { path, mode, exchanges, next_index, write_error }) }
+    }
+
+    /// Returns the number of recorded exchanges that no request has used yet; 0 while the cassette is recorded.
+    pub fn unplayed(&self) -> usize {
+        match self.state.mode {
+            CassetteMode::Play => {
+                let played = *self.state.next_index.lock().unwrap_or_else(PoisonError::into_inner);
+                self.len().saturating_sub(played)
+            }
+            CassetteMode::Record => 0,
+        }
     }
 
     /// Returns the number of exchanges.
@@ -110,13 +168,17 @@ impl Cassette {
         body: &[u8],
     ) -> Result<Option<(ResponseHead, VecDeque<Bytes>)>, String> {
         if self.state.mode == CassetteMode::Record {
-            return Ok(None);
+            let failed = self.state.write_error.lock().unwrap_or_else(PoisonError::into_inner);
+            return failed.as_ref().map_or(Ok(None), |why| Err(why.clone()));
         }
         let exchanges = self.state.exchanges.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = self.state.next_index.lock().unwrap_or_else(PoisonError::into_inner);
         let file = self.state.path.display();
         let Some(exchange) = exchanges.get(*next) else {
-            return Err(format!("the cassette {file} has only {} exchanges", exchanges.len()));
+            let count = exchanges.len();
+            return Err(format!(
+                "the cassette {file} has only {count} exchanges; hint: delete it to record it again"
+            ));
         };
         let asked: Value = serde_json::from_slice(body).unwrap_or_default();
         if exchange.path != path || exchange.request != asked {
@@ -125,7 +187,10 @@ impl Cassette {
             } else {
                 format!("the path is `{path}`, recorded is `{}`", exchange.path)
             };
-            return Err(format!("request {} is not the one in the cassette {file}: {place}", *next + 1));
+            return Err(format!(
+                "request {} is not the one in the cassette {file}: {place}; hint: delete it to record it again",
+                *next + 1
+            ));
         }
         *next += 1;
         let mut head = ResponseHead { status: exchange.status, ..ResponseHead::default() };
@@ -157,9 +222,11 @@ impl Cassette {
     fn save_exchange(&self, exchange: RecordedExchange) {
         let mut exchanges = self.state.exchanges.lock().unwrap_or_else(PoisonError::into_inner);
         exchanges.push(exchange);
-        // A cassette that cannot be written is missing in the next run and recorded then.
-        if let Ok(text) = serde_json::to_vec_pretty(&*exchanges) {
-            let _ = fs::write(&self.state.path, text);
+        let written = serde_json::to_vec_pretty(&*exchanges).map_err(std::io::Error::from);
+        if let Err(error) = written.and_then(|text| fs::write(&self.state.path, text)) {
+            let message = format!("the cassette {} cannot be written: {error}", self.state.path.display());
+            // The next request fails with it: no more is sent that is not recorded.
+            *self.state.write_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
         }
     }
 }
@@ -218,6 +285,16 @@ fn first_difference(recorded: &Value, asked: &Value, place: &str) -> String {
         (Value::Array(recorded), Value::Array(asked)) => {
             format!("{place} has {} elements, recorded are {}", asked.len(), recorded.len())
         }
-        _ => format!("{place} differs"),
+        _ => format!("{place} is {}, recorded is {}", shorten(asked), shorten(recorded)),
+    }
+}
+
+/// Returns a value as JSON, cut to a length that fits an error message.
+fn shorten(value: &Value) -> String {
+    const MAX_CHARS: usize = 200;
+    let text = value.to_string();
+    match text.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
     }
 }

@@ -50,7 +50,8 @@ impl Default for ProviderTimeouts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ApiKeyHeader {
     Bearer,
-    XApiKey,
+    /// A header with this name, in lower case.
+    Named(&'static str),
 }
 
 /// Returns `var` without the variables that are blank.
@@ -169,7 +170,8 @@ pub(crate) struct ResponseHead {
 
 impl ResponseHead {
     pub(crate) fn request_id(&self) -> Option<String> {
-        let id = self.headers.get("x-request-id").or_else(|| self.headers.get("request-id"))?;
+        let names = ["x-request-id", "request-id", "apim-request-id", "x-amzn-requestid"];
+        let id = names.iter().find_map(|name| self.headers.get(*name))?;
         id.to_str().ok().map(str::to_owned)
     }
 
@@ -182,6 +184,14 @@ impl ResponseHead {
         let kind = self.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         // Media types are compared without regard to case.
         kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
+    }
+
+    /// True if the body is in Amazon's binary framing of events.
+    pub(crate) fn is_amazon_event_stream(&self) -> bool {
+        let kind = self.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        kind.is_some_and(|kind| {
+            kind.trim_start().to_ascii_lowercase().starts_with("application/vnd.amazon.eventstream")
+        })
     }
 
     fn is_gzip(&self) -> bool {
@@ -255,7 +265,7 @@ impl EndpointConfig {
                 || SetupError::InvalidKey { provider: self.provider.clone(), variable: self.key_variable };
             let (name, text) = match self.key_header {
                 ApiKeyHeader::Bearer => (AUTHORIZATION, format!("Bearer {}", key.reveal())),
-                ApiKeyHeader::XApiKey => (HeaderName::from_static("x-api-key"), key.reveal().to_owned()),
+                ApiKeyHeader::Named(name) => (HeaderName::from_static(name), key.reveal().to_owned()),
             };
             let mut value = HeaderValue::from_str(&text).map_err(|_| unusable())?;
             value.set_sensitive(true);
@@ -328,7 +338,9 @@ impl ProviderEndpoint {
         *request.uri_mut() = uri;
         *request.headers_mut() = self.headers.clone();
         request.headers_mut().extend(headers);
-        let accepted = HeaderValue::from_static("application/json, text/event-stream");
+        let accepted = HeaderValue::from_static(
+            "application/json, text/event-stream, application/vnd.amazon.eventstream",
+        );
         request.headers_mut().insert(ACCEPT, accepted);
         if !is_streamed {
             // Servers that compress a stream may hold its events back.

@@ -18,6 +18,14 @@ pub enum SetupError {
         /// The environment variable that can hold the key.
         variable: &'static str,
     },
+    /// An environment variable that the configuration names is not set.
+    #[error("the environment variable {variable} for {provider} is not set")]
+    MissingVariable {
+        /// The provider.
+        provider: String,
+        /// The environment variable.
+        variable: String,
+    },
     /// The API key contains characters that are not allowed in a header.
     #[error(
         "the key for {provider} has characters that a header must not have; hint: look for line ends or quotes in {variable}"
@@ -130,6 +138,7 @@ impl ProviderError {
                 "context size",
                 "too many tokens",
                 "input is too long",
+                "exceeds the maximum number of tokens",
             ]);
         let is_filtered =
             code.contains("content_filter") || code.contains("content_policy") || code == "bio_policy";

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout, timeout_at};
 use windlass::model::{DeltaSink, ModelError, ModelResponse};
 
+use crate::bedrock::EventStreamDecoder;
 use crate::cassette::ExchangeRecorder;
 use crate::endpoint::{ProviderEndpoint, ResponseHead};
 use crate::protocol::{
@@ -15,7 +16,7 @@ use crate::protocol::{
     push_event,
 };
 use crate::rate_limit::read_budgets;
-use crate::sse::SseDecoder;
+use crate::sse::{SseDecoder, SseEvent};
 use crate::transport::{GzipReader, TransportBody, TransportError};
 use crate::wire::to_cost_nanos;
 
@@ -129,6 +130,37 @@ impl ResponseBody {
     }
 }
 
+/// The framing of a streamed body.
+enum StreamFraming {
+    ServerSent(SseDecoder),
+    Amazon(EventStreamDecoder),
+}
+
+impl StreamFraming {
+    fn feed(&mut self, chunk: &[u8]) {
+        match self {
+            Self::ServerSent(events) => events.feed(chunk),
+            Self::Amazon(events) => events.feed(chunk),
+        }
+    }
+
+    /// Returns the next event, if it is complete.
+    fn next(&mut self) -> Result<Option<SseEvent<'_>>, ResponseError> {
+        match self {
+            Self::ServerSent(events) => events.next().map_err(ResponseError::invalid),
+            Self::Amazon(events) => events.next_event(),
+        }
+    }
+
+    /// Returns the next event after the last chunk.
+    fn finish(&mut self) -> Result<Option<SseEvent<'_>>, ResponseError> {
+        match self {
+            Self::ServerSent(events) => events.finish().map_err(ResponseError::invalid),
+            Self::Amazon(events) => events.next_event(),
+        }
+    }
+}
+
 /// Sends a request and decodes the model's response.
 ///
 /// # Cancel safety
@@ -142,7 +174,8 @@ pub(crate) async fn request_response(
 ) -> Result<ModelResponse, ModelError> {
     let is_streamed = request.is_streamed;
     let mut pending = send_request(endpoint, request).await?;
-    let decoded = if is_streamed && pending.head.is_event_stream() {
+    let decoded = if is_streamed && (pending.head.is_event_stream() || pending.head.is_amazon_event_stream())
+    {
         pending.read_stream(decoder, deltas).await
     } else {
         pending.read_body(|body| decoder.decode_body(utf8_text(body)?)).await
@@ -255,7 +288,10 @@ impl PendingResponse<'_> {
         sink: &DeltaSink,
     ) -> Result<ModelResponse, ResponseError> {
         let idle = self.timeout;
-        let mut events = SseDecoder::new(MAX_EVENT_LEN);
+        let mut events = match self.head.is_amazon_event_stream() {
+            true => StreamFraming::Amazon(EventStreamDecoder::new(MAX_EVENT_LEN)),
+            false => StreamFraming::ServerSent(SseDecoder::new(MAX_EVENT_LEN)),
+        };
         let mut deltas =
             if sink.is_watched() { DeltaBuffer::collecting() } else { DeltaBuffer::discarding() };
         let mut until = Instant::now() + idle;
@@ -268,7 +304,7 @@ impl PendingResponse<'_> {
             let mut has_progressed = false;
             loop {
                 let event = if is_last { events.finish() } else { events.next() };
-                let Some(event) = event.map_err(ResponseError::invalid)? else { break };
+                let Some(event) = event? else { break };
                 let progress = match push_event(decoder, event, &mut deltas) {
                     Ok(progress) => progress,
                     // A broken connection leaves half an event; that is a truncated stream, not malformed data.

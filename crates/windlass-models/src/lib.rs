@@ -19,21 +19,27 @@
 
 mod anthropic;
 mod api_key;
+mod azure;
+mod bedrock;
 mod call_ids;
 mod cassette;
 mod endpoint;
 mod error;
 mod exchange;
 mod fallback;
+mod gemini;
 mod openai;
 pub mod protocol;
 mod provider_model;
+mod providers;
 mod rate_limit;
 mod registry;
 mod retry;
+mod setting_support;
 mod signer;
 pub mod sse;
 pub mod testing;
+mod token_signer;
 pub mod transport;
 mod wire;
 
@@ -42,16 +48,22 @@ mod fuzz_tests;
 
 pub use anthropic::{Anthropic, ComputerVersion, MessagesModel, PromptCache};
 pub use api_key::ApiKey;
+pub use azure::{AzureChatModel, AzureOpenAi, DeploymentProtocol};
+#[cfg(feature = "sigv4")]
+pub use bedrock::{AwsCredentials, SigV4Signer};
+pub use bedrock::{Bedrock, ConverseModel, InvokeModel};
 pub use call_ids::CallIdScope;
 pub use cassette::{Cassette, CassetteError};
 pub use endpoint::ProviderTimeouts;
 pub use error::SetupError;
 pub use fallback::FallbackModel;
+pub use gemini::{Gemini, GeminiModel};
 pub use openai::{ChatModel, ConversationState, EmbeddingsModel, OpenAi, ResponsesModel};
 pub use provider_model::{ModelProvider, ProviderModel};
 pub use rate_limit::RateLimit;
-pub use registry::{ProviderRegistry, default_model, model};
+pub use registry::{ProviderInfo, ProviderRegistry, ProviderSettings, ServerApi, default_model, model};
 pub use signer::{RequestSigner, SignError};
+pub use token_signer::{AccessToken, BearerTokenSigner};
 
 use windlass::model::DeltaSink;
 

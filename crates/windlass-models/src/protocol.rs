@@ -16,8 +16,13 @@ use crate::sse::SseEvent;
 use crate::transport::TransportError;
 
 pub use crate::anthropic::MessagesProtocol;
+pub use crate::bedrock::{ConverseProtocol, InvokeProtocol};
 pub use crate::error::ProviderError;
-pub use crate::openai::{ChatProtocol, ResponsesProtocol};
+pub use crate::gemini::{GeminiHost, GeminiProtocol};
+pub use crate::openai::{
+    ChatCallIds, ChatDialect, ChatOutputFormat, ChatProtocol, ResponsesProtocol, StreamUsageRequest,
+    TokenLimitField,
+};
 
 /// A provider's wire protocol.
 pub trait ModelProtocol: fmt::Debug + Send + Sync + 'static {

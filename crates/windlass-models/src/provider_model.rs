@@ -59,6 +59,7 @@ pub struct ProviderModel<P> {
     origin: String,
     streaming: StreamingMode,
     call_id_scope: CallIdScope,
+    context_window: Option<u64>,
 }
 
 impl<P: ModelProtocol> ProviderModel<P> {
@@ -73,6 +74,7 @@ impl<P: ModelProtocol> ProviderModel<P> {
             origin,
             streaming,
             call_id_scope,
+            context_window: None,
         }
     }
 
@@ -89,6 +91,19 @@ impl<P: ModelProtocol> ProviderModel<P> {
     pub fn call_id_scope(mut self, scope: CallIdScope) -> Self {
         self.call_id_scope = scope;
         self
+    }
+
+    /// Sets the size of the model's context window in tokens. The history of a run is compacted before a request
+    /// exceeds it.
+    #[must_use]
+    pub fn context_window(mut self, tokens: u64) -> Self {
+        self.context_window = Some(tokens);
+        self
+    }
+
+    /// As [`context_window`](Self::context_window), if the size is known.
+    pub(crate) fn with_window(self, tokens: Option<u64>) -> Self {
+        Self { context_window: tokens, ..self }
     }
 
     /// Sends one request and returns the response.
@@ -158,6 +173,10 @@ impl<P: ModelProtocol> Model for ProviderModel<P> {
 
     fn check_tool_support(&self, tool: &ToolDefinition) -> Result<(), String> {
         self.protocol.check_tool_support(tool)
+    }
+
+    fn context_window(&self) -> Option<u64> {
+        self.context_window
     }
 }
 

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::Deserialize;
 use windlass::model::SharedModel;
 
-use crate::anthropic::Anthropic;
+use crate::anthropic::{MessagesProtocol, anthropic_version_header};
 use crate::api_key::ApiKey;
-use crate::endpoint::without_blank;
+use crate::endpoint::{ApiKeyHeader, EndpointConfig, without_blank};
 use crate::error::SetupError;
-use crate::openai::OpenAi;
+use crate::gemini::GeminiProtocol;
+use crate::openai::{ChatProtocol, OpenAi, ResponsesProtocol};
+use crate::provider_model::ProviderModel;
+use crate::providers::KNOWN_PROVIDERS;
 
 /// Returns the model that a string names, with keys and base URLs from the environment.
 ///
@@ -19,6 +23,13 @@ use crate::openai::OpenAi;
 /// | `openai:gpt-5.2` | Responses | `OPENAI_API_KEY`, `OPENAI_BASE_URL`, `OPENAI_ORG_ID`, `OPENAI_PROJECT_ID` |
 /// | `openai-chat:gpt-5.2` | Chat Completions | the same |
 /// | `anthropic:claude-opus-4-5` | Messages | `ANTHROPIC_API_KEY`, `ANTHROPIC_BASE_URL` |
+/// | `azure:my-deployment` | Responses | `AZURE_OPENAI_ENDPOINT`, `AZURE_OPENAI_API_KEY` or `AZURE_OPENAI_AD_TOKEN`, `OPENAI_API_VERSION` |
+/// | `azure-chat:my-deployment` | Chat Completions | the same |
+/// | `gemini:gemini-3-pro` | Gemini | `GEMINI_API_KEY` or `GOOGLE_API_KEY`, `GEMINI_BASE_URL` |
+/// | `vertex:gemini-3-pro` | Gemini | `GOOGLE_CLOUD_PROJECT`, `GOOGLE_CLOUD_LOCATION`, `GOOGLE_ACCESS_TOKEN` |
+/// | `bedrock:amazon.nova-lite-v1:0` | Converse | `AWS_REGION`, `AWS_BEARER_TOKEN_BEDROCK`, or AWS credentials (feature `sigv4`) |
+/// | `bedrock-anthropic:…` | Messages | the same |
+/// | `mistral:…`, `groq:…`, `openrouter:…`, `deepseek:…`, `xai:…`, `together:…`, `fireworks:…` | Chat Completions | `MISTRAL_API_KEY` and so on, `MISTRAL_BASE_URL` and so on |
 /// | `ollama:llama3.2` | Chat Completions | `OLLAMA_HOST` |
 /// | `llamacpp:…`, `vllm:…`, `lmstudio:…` | Chat Completions | `LLAMACPP_BASE_URL`, `VLLM_BASE_URL`, `LMSTUDIO_BASE_URL` |
 ///
@@ -68,36 +79,122 @@ impl fmt::Debug for ModelFactory {
     }
 }
 
-/// The environment variables that are read.
-const ENV_VARIABLES: [&str; 18] = [
-    "ANTHROPIC_API_KEY",
-    "ANTHROPIC_BASE_URL",
-    "LLAMACPP_API_KEY",
-    "LLAMACPP_BASE_URL",
-    "LMSTUDIO_API_KEY",
-    "LMSTUDIO_BASE_URL",
-    "OLLAMA_API_KEY",
-    "OLLAMA_HOST",
-    "OPENAI_API_KEY",
-    "OPENAI_BASE_URL",
-    "OPENAI_DEFAULT_MODEL",
-    "OPENAI_ORGANIZATION",
-    "OPENAI_ORG_ID",
-    "OPENAI_PROJECT",
-    "OPENAI_PROJECT_ID",
-    "VLLM_API_KEY",
-    "VLLM_BASE_URL",
-    "WINDLASS_MODEL",
-];
+/// The variables that select a default model.
+const DEFAULT_MODEL_VARIABLES: [&str; 2] = ["OPENAI_DEFAULT_MODEL", "WINDLASS_MODEL"];
 
-/// Servers known by name: name, default base URL, the environment variable that overrides it, and the variable of
-/// the key.
-const KNOWN_SERVERS: [(&str, &str, &str, &str); 4] = [
-    ("llamacpp", "http://127.0.0.1:8080/v1", "LLAMACPP_BASE_URL", "LLAMACPP_API_KEY"),
-    ("lmstudio", "http://127.0.0.1:1234/v1", "LMSTUDIO_BASE_URL", "LMSTUDIO_API_KEY"),
-    ("ollama", "http://127.0.0.1:11434/v1", "OLLAMA_HOST", "OLLAMA_API_KEY"),
-    ("vllm", "http://127.0.0.1:8000/v1", "VLLM_BASE_URL", "VLLM_API_KEY"),
-];
+/// A provider that can be named in a model string.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProviderInfo {
+    /// The name.
+    pub name: String,
+    /// The API that is used, such as `Responses`; empty for a provider that the application added.
+    pub api: &'static str,
+    /// The address; absent if it depends on variables that are not set.
+    pub base_url: Option<String>,
+    /// The variable that sets the address.
+    pub base_url_variable: &'static str,
+    /// The required variables that are not set.
+    pub missing_variables: Vec<&'static str>,
+    /// True if a model of the provider can be created.
+    pub is_configured: bool,
+}
+
+/// The configuration of a server that is not known by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ProviderSettings {
+    /// The base URL, to which the protocol appends its path. A query is kept.
+    pub base_url: String,
+    /// The API of the server.
+    #[serde(default)]
+    pub api: ServerApi,
+    /// The environment variable that holds the key; no key is sent if absent.
+    #[serde(default)]
+    pub key_variable: Option<String>,
+    /// Headers of every request. A value `env:NAME` is that of the environment variable.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// Size of the context window of its models in tokens.
+    #[serde(default)]
+    pub context_window: Option<u64>,
+}
+
+/// The API of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ServerApi {
+    /// Chat Completions.
+    #[default]
+    Chat,
+    /// OpenAI's Responses API.
+    Responses,
+    /// Anthropic's Messages API.
+    Messages,
+    /// Google's Gemini API.
+    Gemini,
+}
+
+impl ProviderSettings {
+    /// Creates the configuration of a server with this base URL.
+    pub fn new(base_url: &str, api: ServerApi) -> Self {
+        Self { base_url: base_url.to_owned(), api, ..Self::default() }
+    }
+
+    /// Creates a model of the server.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the address or a header is invalid, or a variable is not set.
+    pub fn model(
+        &self,
+        provider: &str,
+        name: &str,
+        var: impl Fn(&str) -> Option<String>,
+    ) -> Result<SharedModel, SetupError> {
+        let missing = |variable: &str| SetupError::MissingVariable {
+            provider: provider.to_owned(),
+            variable: variable.to_owned(),
+        };
+        let header = match self.api {
+            ServerApi::Chat | ServerApi::Responses => ApiKeyHeader::Bearer,
+            ServerApi::Messages => ApiKeyHeader::Named("x-api-key"),
+            ServerApi::Gemini => ApiKeyHeader::Named("x-goog-api-key"),
+        };
+        let mut config = EndpointConfig::new(provider, &self.base_url, header);
+        if let Some(variable) = &self.key_variable {
+            config.key = Some(ApiKey::new(var(variable).ok_or_else(|| missing(variable))?));
+        }
+        if self.api == ServerApi::Messages {
+            config.headers.push(anthropic_version_header());
+        }
+        for (name, value) in &self.headers {
+            let value = match value.strip_prefix("env:") {
+                Some(variable) => var(variable).ok_or_else(|| missing(variable))?,
+                None => value.clone(),
+            };
+            config.headers.push((name.clone(), value));
+        }
+        let endpoint = config.build()?;
+        let window = self.context_window;
+        Ok(match self.api {
+            ServerApi::Chat => {
+                ProviderModel::new(endpoint, ChatProtocol::default(), name).with_window(window).into()
+            }
+            ServerApi::Responses => {
+                ProviderModel::new(endpoint, ResponsesProtocol::default(), name).with_window(window).into()
+            }
+            ServerApi::Messages => {
+                ProviderModel::new(endpoint, MessagesProtocol::default(), name).with_window(window).into()
+            }
+            ServerApi::Gemini => {
+                ProviderModel::new(endpoint, GeminiProtocol::default(), name).with_window(window).into()
+            }
+        })
+    }
+}
 
 impl ProviderRegistry {
     /// Creates a registry that is configured by the environment of this process.
@@ -108,8 +205,15 @@ impl ProviderRegistry {
     /// Creates a registry that is configured by the variables that `var` returns.
     pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Self {
         let var = without_blank(var);
-        let variables =
-            ENV_VARIABLES.into_iter().filter_map(|name| Some((name.to_owned(), var(name)?))).collect();
+        let known = KNOWN_PROVIDERS.iter().flat_map(|known| {
+            let named = [known.base_url_variable, known.key_variable];
+            named
+                .into_iter()
+                .chain(known.required_variables.iter().copied())
+                .chain(known.other_variables.iter().copied())
+        });
+        let variables = known.chain(DEFAULT_MODEL_VARIABLES);
+        let variables = variables.filter_map(|name| Some((name.to_owned(), var(name)?))).collect();
         Self { env_variables: variables, custom_providers: BTreeMap::new() }
     }
 
@@ -168,46 +272,45 @@ impl ProviderRegistry {
         if let Some(ModelFactory(create_model)) = self.custom_providers.get(provider) {
             return create_model(name);
         }
-        match provider {
-            "openai" | "openai-responses" => Ok(OpenAi::from_vars(var)?.responses(name)?.into()),
-            "openai-chat" => Ok(OpenAi::from_vars(var)?.chat(name)?.into()),
-            "anthropic" => Ok(Anthropic::from_vars(var)?.messages(name)?.into()),
-            _ => {
-                let (_, usual, variable, key_variable) = KNOWN_SERVERS
-                    .into_iter()
-                    .find(|server| server.0 == provider)
-                    .ok_or_else(|| self.unknown_provider_error(provider))?;
-                let address =
-                    var(variable).map_or_else(|| usual.to_owned(), |address| normalise_base_url(&address));
-                let mut server = OpenAi::named(provider, &address).with_variables(key_variable, variable);
-                if let Some(key) = var(key_variable) {
-                    server = server.key(ApiKey::new(key));
-                }
-                Ok(server.chat(name)?.into())
+        let known = KNOWN_PROVIDERS.iter().find(|known| known.name == provider);
+        known.ok_or_else(|| self.unknown_provider_error(provider))?.model(name, var)
+    }
+
+    /// Returns the providers that a model string can name: those of this crate, then those that were added.
+    pub fn providers(&self) -> Vec<ProviderInfo> {
+        let var = |name: &str| self.env_variables.get(name).cloned();
+        let known = KNOWN_PROVIDERS.iter().filter(|known| !self.custom_providers.contains_key(known.name));
+        let known = known.map(|known| {
+            let usual = (!known.base_url.is_empty()).then(|| known.base_url.to_owned());
+            let missing = known.required_variables.iter().copied().filter(|name| var(name).is_none());
+            let is_configured = known.model("any", var).is_ok();
+            ProviderInfo {
+                name: known.name.to_owned(),
+                api: known.api,
+                base_url: var(known.base_url_variable).or(usual),
+                base_url_variable: known.base_url_variable,
+                // An address, or another kind of authorisation, may stand in for a key.
+                missing_variables: if is_configured { Vec::new() } else { missing.collect() },
+                is_configured,
             }
-        }
+        });
+        let added = self.custom_providers.keys().map(|name| ProviderInfo {
+            name: name.clone(),
+            api: "",
+            base_url: None,
+            base_url_variable: "",
+            missing_variables: Vec::new(),
+            is_configured: true,
+        });
+        known.chain(added).collect()
     }
 
     fn unknown_provider_error(&self, name: &str) -> SetupError {
-        let known =
-            ["anthropic", "openai", "openai-chat"].into_iter().chain(KNOWN_SERVERS.map(|server| server.0));
+        let known = KNOWN_PROVIDERS.iter().map(|known| known.name);
         let mut known: Vec<&str> = known.chain(self.custom_providers.keys().map(String::as_str)).collect();
         known.sort_unstable();
         SetupError::UnknownProvider { name: name.to_owned(), known: known.join(", ") }
     }
-}
-
-/// Completes a base URL; Ollama's variable may contain only a host and a port.
-fn normalise_base_url(address: &str) -> String {
-    let address = address.trim().trim_end_matches('/');
-    let address = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
-    let (address, query) = match address.split_once('?') {
-        Some((address, query)) => (address.trim_end_matches('/').to_owned(), format!("?{query}")),
-        None => (address, String::new()),
-    };
-    let path =
-        address.split_once("://").map_or("", |(_, rest)| rest.split_once('/').map_or("", |(_, path)| path));
-    if path.is_empty() { format!("{address}/v1{query}") } else { format!("{address}{query}") }
 }
 
 #[cfg(test)]

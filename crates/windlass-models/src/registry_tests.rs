@@ -1,5 +1,6 @@
-use super::{ProviderRegistry, normalise_base_url};
+use super::ProviderRegistry;
 use crate::error::SetupError;
+use crate::providers::normalise_base_url;
 
 fn registry_with(variables: &'static [(&str, &str)]) -> ProviderRegistry {
     ProviderRegistry::from_vars(|name| {

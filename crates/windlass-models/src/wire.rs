@@ -164,10 +164,23 @@ pub(crate) enum WireProtocol {
     Messages,
     /// Chat Completions, which has no opaque items.
     Chat,
+    /// Gemini, whose kinds are recorded with a prefix.
+    Gemini,
+    /// Bedrock Converse, whose kinds are recorded with a prefix.
+    Converse,
 }
 
-/// The prefix of the kinds of the Messages API.
-const MESSAGES_KIND_PREFIX: &str = "anthropic.";
+impl WireProtocol {
+    /// Returns the prefix of the API's kinds of opaque items.
+    fn kind_prefix(self) -> &'static str {
+        match self {
+            Self::Responses | Self::Chat => "",
+            Self::Messages => "anthropic.",
+            Self::Gemini => "gemini.",
+            Self::Converse => "converse.",
+        }
+    }
+}
 
 /// The API and the provider that produce items. An encoder sends only the data of its own provider.
 #[derive(Clone, Copy, Debug)]
@@ -180,10 +193,7 @@ pub(crate) struct ItemOrigin<'a> {
 impl ItemOrigin<'_> {
     /// Creates an opaque item of a kind that this API defines.
     pub(crate) fn opaque_item(&self, kind: &str, raw: Value) -> OpaqueItem {
-        let kind = match self.protocol {
-            WireProtocol::Responses | WireProtocol::Chat => kind.to_owned(),
-            WireProtocol::Messages => format!("{MESSAGES_KIND_PREFIX}{kind}"),
-        };
+        let kind = format!("{}{kind}", self.protocol.kind_prefix());
         OpaqueItem { kind, raw, origin: Some(self.name.to_owned()) }
     }
 
@@ -191,7 +201,9 @@ impl ItemOrigin<'_> {
     pub(crate) fn raw_if_own<'i>(&self, item: &'i OpaqueItem) -> Option<&'i Value> {
         let is_of_protocol = match self.protocol {
             WireProtocol::Responses => !item.kind.contains('.'),
-            WireProtocol::Messages => item.kind.starts_with(MESSAGES_KIND_PREFIX),
+            WireProtocol::Messages | WireProtocol::Gemini | WireProtocol::Converse => {
+                item.kind.starts_with(self.protocol.kind_prefix())
+            }
             WireProtocol::Chat => false,
         };
         (is_of_protocol && self.may_receive(item.origin.as_deref())).then_some(&item.raw)
@@ -326,11 +338,19 @@ impl<'a, M: SerializeMap> RequestFields<'a, M> {
         serializer: S,
         base: &RequestBase<'a>,
     ) -> Result<Self, M::Error> {
-        let settings = base.request.settings;
-        let map = serializer.serialize_map(None)?;
-        let mut fields = Self { map, settings, merged_fields: BTreeSet::new() };
+        let mut fields = Self::start_without_model(serializer, base)?;
         fields.put("model", base.model)?;
         Ok(fields)
+    }
+
+    /// Starts a body of an API whose path names the model.
+    pub(crate) fn start_without_model<S: Serializer<SerializeMap = M, Error = M::Error, Ok = M::Ok>>(
+        serializer: S,
+        base: &RequestBase<'a>,
+    ) -> Result<Self, M::Error> {
+        let settings = base.request.settings;
+        let map = serializer.serialize_map(None)?;
+        Ok(Self { map, settings, merged_fields: BTreeSet::new() })
     }
 
     pub(crate) fn put<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<(), M::Error> {

@@ -94,7 +94,7 @@ async fn a_cassette_is_recorded_once_and_played_afterwards() {
     assert_eq!(provider.requests().len(), 2);
 
     let cassette = Cassette::open(&file).expect("a cassette");
-    assert_eq!(cassette.len(), 2);
+    assert_eq!((cassette.len(), cassette.unplayed()), (2, 2));
     let played = agent(cassette.clone()).run("Hello.").await.expect("an outcome");
     assert_eq!(
         played.output_text().expect("the run finished"),
@@ -102,14 +102,38 @@ async fn a_cassette_is_recorded_once_and_played_afterwards() {
     );
     assert_eq!(played.record().history(), recorded.record().history());
     assert_eq!(provider.requests().len(), 2, "nothing was sent");
+    assert_eq!(cassette.unplayed(), 0);
 
     let error = agent(Cassette::open(&file).expect("a cassette"))
         .run("Good evening.")
         .model_retry(SINGLE_ATTEMPT)
         .await;
     let said = error.expect_err("another request").to_string();
-    assert!(said.contains("$.input[0].content differs"), "{said}");
+    assert!(said.contains("$.input[0].content is"), "{said}");
+    assert!(said.contains("recorded is") && said.contains("Hello."), "both values are shown: {said}");
+    assert!(said.contains("delete it to record it again"), "{said}");
 
     let text = std::fs::read_to_string(&file).expect("the file");
     assert!(!text.contains(FAKE_KEY) && !text.contains("secret"), "{text}");
+}
+
+#[tokio::test]
+async fn a_cassette_that_is_only_played_sends_nothing_and_one_that_cannot_be_written_sends_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let missing = folder.path().join("sub/missing.json");
+    let error = Cassette::play(&missing).expect_err("it was never recorded").to_string();
+    assert!(
+        error.contains("there is no cassette") && error.contains("`Cassette::open` records it"),
+        "{error}"
+    );
+    // A missing folder is made, so that the exchange is recorded.
+    let provider = start_provider([FakeReply::text("Good morning.")]).await;
+    let cassette = Cassette::open(&missing).expect("a cassette");
+    let model = provider.openai().cassette(cassette).responses("m").expect("a model");
+    Agent::new("host").model(model).run("Hello.").await.expect("an outcome");
+    assert_eq!(Cassette::play(&missing).expect("it was recorded").unplayed(), 1);
+    // Beneath a file there is no folder.
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("there is room");
+    assert!(Cassette::open(file.join("morning.json")).is_err());
 }

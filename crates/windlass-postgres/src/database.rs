@@ -9,16 +9,21 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Config, Row};
+use tokio_postgres::{Client, Config, Connection, Row, Socket};
 use windlass::error::{StoreError, StoreErrorKind};
 
-use crate::tls::TlsMaker;
+use crate::tls::{EncryptedStream, TlsMaker};
 use crate::value::SqlValue;
 
 /// Maximum number of attempts of an operation while the database is away or refuses to serialise it.
 const MAX_ATTEMPTS: u32 = 10;
+/// Time after which the server ends a transaction whose process sends nothing.
+const IDLE_LIMIT: Duration = Duration::from_secs(5);
 /// Time to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The connection behind a client, which somebody must poll.
+pub(crate) type ServerConnection = Connection<Socket, EncryptedStream<Socket>>;
 
 /// An error of an operation.
 #[derive(Debug)]
@@ -52,6 +57,7 @@ impl PgError {
                 let transient = [
                     SqlState::T_R_SERIALIZATION_FAILURE,
                     SqlState::T_R_DEADLOCK_DETECTED,
+                    SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
                     SqlState::ADMIN_SHUTDOWN,
                     SqlState::CRASH_SHUTDOWN,
                     SqlState::CANNOT_CONNECT_NOW,
@@ -71,7 +77,10 @@ impl PgError {
             Self::Database(error) => {
                 let message = match error.as_db_error() {
                     Some(error) => format!("the database failed: {}", error.message()),
-                    None => format!("the database cannot be reached: {error}"),
+                    None => match std::error::Error::source(&error) {
+                        Some(cause) => format!("the database cannot be reached: {error}: {cause}"),
+                        None => format!("the database cannot be reached: {error}"),
+                    },
                 };
                 let kind = match error.code() {
                     Some(&SqlState::DISK_FULL) => StoreErrorKind::Disk,
@@ -90,6 +99,18 @@ pub(crate) struct Database {
     schema: String,
     idle: Arc<Mutex<Vec<Client>>>,
     permits: Arc<Semaphore>,
+}
+
+/// The kind of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransactionMode {
+    /// The operation may be repeated if its commit is in doubt: it has the same result if an earlier attempt was committed and
+    /// its answer was lost.
+    Repeatable,
+    /// The operation is repeated only while nothing was committed.
+    Once,
+    /// The operation reads one state of the database.
+    Reading,
 }
 
 /// A connection, which goes back to the pool with [`DbConnection::give_back`].
@@ -126,11 +147,28 @@ impl Database {
         Ok(DbConnection { client: Some(client), idle, schema, _permit: permit })
     }
 
+    /// Begins a transaction.
+    pub(crate) async fn begin(&self, mode: TransactionMode) -> Result<DbConnection, PgError> {
+        let connection = self.connection().await?;
+        let begin = match mode {
+            TransactionMode::Repeatable | TransactionMode::Once => "BEGIN",
+            TransactionMode::Reading => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        };
+        // The server ends the transaction of a process that freezes, so that its locks do not hold up the others.
+        let limit = IDLE_LIMIT.as_millis();
+        let limited = format!("{begin}; SET LOCAL idle_in_transaction_session_timeout = {limit}");
+        connection.execute(&limited).await?;
+        Ok(connection)
+    }
+
+    /// Opens a connection that is not of the pool, and does not poll it.
+    pub(crate) async fn open_connection(&self) -> Result<(Client, ServerConnection), PgError> {
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, self.config.connect(TlsMaker));
+        Ok(connecting.await.map_err(|_| StoreError::new("the database does not answer"))??)
+    }
+
     async fn connect(&self) -> Result<Client, PgError> {
-        let connecting = self.config.connect(TlsMaker);
-        let (client, connection) = tokio::time::timeout(CONNECT_TIMEOUT, connecting)
-            .await
-            .map_err(|_| StoreError::new("the database does not answer"))??;
+        let (client, connection) = self.open_connection().await?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection to the database ended");
@@ -163,23 +201,32 @@ impl DbConnection {
         }
     }
 
-    pub(crate) async fn begin(&self) -> Result<(), PgError> {
-        self.execute("BEGIN").await
+    /// Ends the transaction of an operation by its result.
+    pub(crate) async fn end<T>(
+        self,
+        mode: TransactionMode,
+        result: Result<T, PgError>,
+    ) -> Result<T, PgError> {
+        let Ok(value) = result else {
+            self.roll_back().await;
+            return result;
+        };
+        match mode {
+            TransactionMode::Reading => self.roll_back().await,
+            TransactionMode::Repeatable => self.commit().await?,
+            // The commit may have happened: an error that is not transient ends the attempts.
+            TransactionMode::Once => self.commit().await.map_err(PgError::into_store_error)?,
+        }
+        Ok(value)
     }
 
-    /// Begins a transaction that reads one state of the database.
-    pub(crate) async fn begin_reading(&self) -> Result<(), PgError> {
-        self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await
-    }
-
-    pub(crate) async fn commit(self) -> Result<(), PgError> {
+    async fn commit(self) -> Result<(), PgError> {
         self.execute("COMMIT").await?;
         self.give_back();
         Ok(())
     }
 
-    /// Ends the transaction of a failed operation.
-    pub(crate) async fn roll_back(self) {
+    async fn roll_back(self) {
         if self.execute("ROLLBACK").await.is_ok() {
             self.give_back();
         }
@@ -212,34 +259,34 @@ impl DbConnection {
     }
 
     fn qualify(&self, sql: &str) -> String {
-        sql.replace('@', &format!("{}.", self.schema))
+        // In quotes, because the name may be a word of SQL.
+        sql.replace('@', &format!("\"{}\".", self.schema))
     }
 }
 
-/// Runs an operation in a transaction, and again while the database is away or refuses to serialise it. The operation must
-/// have the same result if an earlier attempt was committed and its answer was lost.
+/// Runs an operation in a transaction, and again while the database is away or refuses to serialise it.
+///
+/// `|db| work` is repeatable, and `attempt, |db| work` also says how many attempts were made; another mode stands before the
+/// operation.
 macro_rules! transact {
     ($database:expr, |$db:ident| $work:expr) => {
         transact!($database, attempt, |$db| $work)
     };
-    ($database:expr, $attempt:ident, |$db:ident| $work:expr) => {{
+    ($database:expr, $attempt:ident, |$db:ident| $work:expr) => {
+        transact!($database, $crate::database::TransactionMode::Repeatable, $attempt, |$db| $work)
+    };
+    ($database:expr, $mode:expr, |$db:ident| $work:expr) => {
+        transact!($database, $mode, attempt, |$db| $work)
+    };
+    // A macro, because the futures of borrowing closures cannot be required to be `Send`.
+    ($database:expr, $mode:expr, $attempt:ident, |$db:ident| $work:expr) => {{
         let mut $attempt = 0;
         loop {
-            let result = match $database.connection().await {
+            let result = match $database.begin($mode).await {
                 Ok(connection) => {
-                    let result = async {
-                        connection.begin().await?;
-                        let $db = &connection;
-                        $work.await
-                    }
-                    .await;
-                    match result {
-                        Ok(value) => connection.commit().await.map(|()| value),
-                        Err(error) => {
-                            connection.roll_back().await;
-                            Err(error)
-                        }
-                    }
+                    let $db = &connection;
+                    let result = $work.await;
+                    connection.end($mode, result).await
                 }
                 Err(error) => Err(error),
             };
@@ -255,68 +302,4 @@ macro_rules! transact {
     }};
 }
 
-/// Reads one state of the database, and again while it is away.
-macro_rules! read_all {
-    ($database:expr, |$db:ident| $work:expr) => {{
-        let mut attempt = 0;
-        loop {
-            let result = match $database.connection().await {
-                Ok(connection) => {
-                    let result = async {
-                        connection.begin_reading().await?;
-                        let $db = &connection;
-                        $work.await
-                    }
-                    .await;
-                    connection.roll_back().await;
-                    result
-                }
-                Err(error) => Err(error),
-            };
-            match result {
-                Ok(value) => break Ok(value),
-                Err(error) => {
-                    if let Err(error) = $database.wait_after(error, &mut attempt).await {
-                        break Err(error);
-                    }
-                }
-            }
-        }
-    }};
-}
-
-/// Runs an operation in a transaction, once: it must not be repeated if its commit is in doubt. It is tried again only
-/// while nothing was committed.
-macro_rules! once {
-    ($database:expr, |$db:ident| $work:expr) => {{
-        let mut attempt = 0;
-        loop {
-            let error = match $database.connection().await {
-                Ok(connection) => {
-                    let result = async {
-                        connection.begin().await?;
-                        let $db = &connection;
-                        $work.await
-                    }
-                    .await;
-                    match result {
-                        Ok(value) => match connection.commit().await {
-                            Ok(()) => break Ok(value),
-                            Err(error) => break Err(error.into_store_error()),
-                        },
-                        Err(error) => {
-                            connection.roll_back().await;
-                            error
-                        }
-                    }
-                }
-                Err(error) => error,
-            };
-            if let Err(error) = $database.wait_after(error, &mut attempt).await {
-                break Err(error);
-            }
-        }
-    }};
-}
-
-pub(crate) use {once, read_all, transact};
+pub(crate) use transact;

@@ -23,12 +23,14 @@ mod history;
 mod queue;
 mod receipts;
 mod runs;
+mod schedules;
 mod schema;
 mod session_appends;
 mod session_store;
 mod store;
 mod tls;
 mod value;
+mod work_hint;
 mod work_queue;
 
 use std::sync::Arc;
@@ -36,10 +38,12 @@ use std::sync::Arc;
 use tokio_postgres::Config;
 use windlass::core::authenticity::MacKeyring;
 use windlass::error::StoreError;
+use windlass::store::ApproverPolicy;
 
 use crate::append::AppendQueue;
 use crate::database::Database;
 use crate::session_appends::SessionAppends;
+use crate::work_hint::WorkHint;
 
 /// Default schema of the tables.
 const DEFAULT_SCHEMA: &str = "windlass";
@@ -57,8 +61,8 @@ pub struct PostgresStore {
     store_id: String,
     snapshot_interval: u64,
     mac_keys: Option<Arc<MacKeyring>>,
-    /// Hints for the workers of this process.
-    work_hint: tokio::sync::Notify,
+    approvers: Option<Arc<ApproverPolicy>>,
+    work_hint: WorkHint,
 }
 
 /// The settings of a store.
@@ -115,7 +119,7 @@ impl PostgresStore {
         let store_id = schema::open_schema(&database).await?;
         let appends = AppendQueue::start(database.clone());
         let session_appends = SessionAppends::start(database.clone());
-        let work_hint = tokio::sync::Notify::new();
+        let work_hint = WorkHint::start(database.clone());
         Ok(Self {
             database,
             appends,
@@ -123,6 +127,7 @@ impl PostgresStore {
             store_id,
             snapshot_interval,
             mac_keys: None,
+            approvers: None,
             work_hint,
         })
     }
@@ -131,6 +136,14 @@ impl PostgresStore {
     #[must_use]
     pub fn with_keys(mut self, keys: impl Into<Arc<MacKeyring>>) -> Self {
         self.mac_keys = Some(keys.into());
+        self
+    }
+
+    /// Sets the approvers whose signatures count: see
+    /// [`SqliteStore::with_approvers`](windlass::store::SqliteStore::with_approvers). They are not in the database.
+    #[must_use]
+    pub fn with_approvers(mut self, approvers: impl Into<Arc<ApproverPolicy>>) -> Self {
+        self.approvers = Some(approvers.into());
         self
     }
 }

@@ -5,7 +5,7 @@ use windlass::error::{StoreError, StoreErrorKind};
 use crate::database::{Database, DbConnection, PgError, transact};
 
 /// Version of the tables that this crate writes.
-const SCHEMA_VERSION: i64 = 1;
+const SCHEMA_VERSION: i64 = 2;
 
 /// Key of the advisory lock under which tables are created and migrated.
 const MIGRATION_LOCK: i64 = 0x574E_444C;
@@ -156,7 +156,16 @@ const TABLES: &str = r#"
     );
 "#;
 
-/// Creates the tables unless they exist, and returns the id of the store. Processes that start together wait for each other.
+/// Changes of the tables, each from the version before it: the first makes version 2.
+const MIGRATIONS: [&str; 1] = [r#"
+    CREATE TABLE @schedules (
+        name text COLLATE "C" PRIMARY KEY,
+        covered bigint NOT NULL,
+        body bytea NOT NULL
+    );
+"#];
+
+/// Creates or migrates the tables, and returns the id of the store. Processes that start together wait for each other.
 ///
 /// # Errors
 ///
@@ -175,11 +184,10 @@ async fn migrate(db: &DbConnection, schema: &str) -> Result<String, PgError> {
         )
         .await?;
     if exists.is_none() {
-        db.execute(&format!("CREATE SCHEMA IF NOT EXISTS {schema}")).await?;
+        db.execute(&format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"")).await?;
         db.execute(TABLES).await?;
         let id = uuid::Uuid::now_v7().to_string();
-        db.run("INSERT INTO @store (id, version) VALUES ($1, $2)", &[(&id).into(), SCHEMA_VERSION.into()])
-            .await?;
+        db.run("INSERT INTO @store (id, version) VALUES ($1, 1)", &[(&id).into()]).await?;
     }
     let row = db.row("SELECT id, version FROM @store", &[]).await?;
     let row = row.ok_or_else(|| PgError::Corrupt("the store has no id".to_owned()))?;
@@ -189,6 +197,14 @@ async fn migrate(db: &DbConnection, schema: &str) -> Result<String, PgError> {
             "the store has tables of version {version}, and this program reads versions up to {SCHEMA_VERSION}"
         );
         return Err(StoreError::with_kind(StoreErrorKind::UnsupportedVersion, message).into());
+    }
+    for (from, migration) in (1..).zip(MIGRATIONS) {
+        if version <= from {
+            db.execute(migration).await?;
+        }
+    }
+    if version < SCHEMA_VERSION {
+        db.run("UPDATE @store SET version = $1", &[SCHEMA_VERSION.into()]).await?;
     }
     Ok(row.try_get(0)?)
 }

@@ -7,7 +7,7 @@ use windlass::core::id::SessionId;
 use windlass::core::item::Item;
 use windlass::error::StoreError;
 
-use crate::database::{Database, once};
+use crate::database::{Database, TransactionMode, transact};
 use crate::history;
 
 /// Maximum number of requests that wait; further ones are rejected. A request cannot wait outside the queue: it would lose
@@ -32,7 +32,9 @@ impl SessionAppends {
         let (requests, mut waiting) = mpsc::channel::<ItemsRequest>(MAX_QUEUED_REQUESTS);
         tokio::spawn(async move {
             while let Some(ItemsRequest { session, items, reply }) = waiting.recv().await {
-                let written = once!(database, |db| history::append_items(db, &session, &items));
+                let written = transact!(database, TransactionMode::Once, |db| history::append_items(
+                    db, &session, &items
+                ));
                 reply.send(written.map(|_| ())).ok();
             }
         });

@@ -7,14 +7,17 @@ use futures_util::future::BoxFuture;
 use windlass::core::id::{RunId, SessionId};
 use windlass::core::item::Item;
 use windlass::error::StoreError;
-use windlass::session::{SessionState, SessionStore, SessionWrite};
+use windlass::session::{
+    SessionClaim, SessionState, SessionStore, SessionWrite, claim_session_of_store, release_session_of_store,
+};
+use windlass::store::{LeaseClaim, StoredLease};
 
-use crate::database::{once, read_all, transact};
+use crate::database::{TransactionMode, transact};
 use crate::{PostgresStore, history};
 
 impl SessionStore for PostgresStore {
     fn load_session<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>> {
-        async move { read_all!(self.database, |db| history::load_session(db, session)) }.boxed()
+        async move { transact!(self.database, TransactionMode::Reading, |db| history::load_session(db, session)) }.boxed()
     }
 
     fn append_items<'a>(
@@ -39,7 +42,10 @@ impl SessionStore for PostgresStore {
         session: &'a SessionId,
         run: &'a RunId,
     ) -> BoxFuture<'a, Result<u64, StoreError>> {
-        async move { read_all!(self.database, |db| history::run_position(db, session, run)) }.boxed()
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| history::run_position(db, session, run))
+        }
+        .boxed()
     }
 
     fn replace_items<'a>(
@@ -48,10 +54,33 @@ impl SessionStore for PostgresStore {
         version: u64,
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        async move { once!(self.database, |db| history::replace_items(db, session, version, &items)) }.boxed()
+        async move {
+            transact!(self.database, TransactionMode::Once, |db| history::replace_items(
+                db, session, version, &items
+            ))
+        }
+        .boxed()
+    }
+
+    fn claim_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> BoxFuture<'a, Result<SessionClaim, StoreError>> {
+        Box::pin(claim_session_of_store(self, session, claim, abandoned))
+    }
+
+    fn release_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        owner: &'a str,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(release_session_of_store(self, session, owner))
     }
 
     fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
-        async move { read_all!(self.database, |db| history::list_sessions(db)) }.boxed()
+        async move { transact!(self.database, TransactionMode::Reading, |db| history::list_sessions(db)) }
+            .boxed()
     }
 }

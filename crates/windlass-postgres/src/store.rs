@@ -9,11 +9,12 @@ use windlass::core::item::{Item, OutputContent};
 use windlass::core::journal::{HistoryReference, JournalLine};
 use windlass::session::SessionStore;
 use windlass::store::{
-    DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, ReceiptWrite,
-    RunQuery, RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
+    ApproverPolicy, DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey,
+    ReceiptWrite, RunQuery, RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun,
+    StoredSnapshot,
 };
 
-use crate::database::{read_all, transact};
+use crate::database::{TransactionMode, transact};
 use crate::{PostgresStore, artefacts, decisions, history, receipts, runs};
 
 impl Store for PostgresStore {
@@ -23,6 +24,10 @@ impl Store for PostgresStore {
 
     fn mac_keys(&self) -> Option<&Arc<MacKeyring>> {
         self.mac_keys.as_ref()
+    }
+
+    fn approvers(&self) -> Option<&Arc<ApproverPolicy>> {
+        self.approvers.as_ref()
     }
 
     fn create_run<'a>(
@@ -60,7 +65,8 @@ impl Store for PostgresStore {
     }
 
     fn load_lease<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredLease>> {
-        async move { read_all!(self.database, |db| runs::load_lease(db, run)) }.boxed()
+        async move { transact!(self.database, TransactionMode::Reading, |db| runs::load_lease(db, run)) }
+            .boxed()
     }
 
     fn renew_lease<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> StoreFuture<'a, ()> {
@@ -115,7 +121,10 @@ impl Store for PostgresStore {
         &'a self,
         reference: &'a HistoryReference,
     ) -> StoreFuture<'a, Option<Vec<Arc<Item>>>> {
-        async move { read_all!(self.database, |db| history::load_history(db, reference)) }.boxed()
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| history::load_history(db, reference))
+        }
+        .boxed()
     }
 
     fn hold_session<'a>(&'a self, lease: &'a Lease, session: &'a SessionId) -> StoreFuture<'a, ()> {
@@ -123,7 +132,7 @@ impl Store for PostgresStore {
     }
 
     fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<RunId>> {
-        async move { read_all!(self.database, |db| history::find_holder(db, session)) }.boxed()
+        async move { transact!(self.database, TransactionMode::Reading, |db| history::find_holder(db, session)) }.boxed()
     }
 
     fn free_session<'a>(
@@ -141,7 +150,10 @@ impl Store for PostgresStore {
     }
 
     fn load_journal<'a>(&'a self, run: &'a RunId, from: u64) -> StoreFuture<'a, Vec<JournalLine>> {
-        async move { read_all!(self.database, |db| runs::load_journal(db, run, from, None)) }.boxed()
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| runs::load_journal(db, run, from, None))
+        }
+        .boxed()
     }
 
     fn load_journal_page<'a>(
@@ -150,7 +162,15 @@ impl Store for PostgresStore {
         from: u64,
         limit: u32,
     ) -> StoreFuture<'a, Vec<JournalLine>> {
-        async move { read_all!(self.database, |db| runs::load_journal(db, run, from, Some(limit))) }.boxed()
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| runs::load_journal(
+                db,
+                run,
+                from,
+                Some(limit)
+            ))
+        }
+        .boxed()
     }
 
     fn snapshot_interval(&self) -> Option<u64> {
@@ -162,11 +182,13 @@ impl Store for PostgresStore {
     }
 
     fn load_snapshot<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredSnapshot>> {
-        async move { read_all!(self.database, |db| runs::load_snapshot(db, run)) }.boxed()
+        async move { transact!(self.database, TransactionMode::Reading, |db| runs::load_snapshot(db, run)) }
+            .boxed()
     }
 
     fn list_runs<'a>(&'a self, query: &'a RunQuery) -> StoreFuture<'a, Vec<StoredRun>> {
-        async move { read_all!(self.database, |db| runs::list_runs(db, query)) }.boxed()
+        async move { transact!(self.database, TransactionMode::Reading, |db| runs::list_runs(db, query)) }
+            .boxed()
     }
 
     fn forget_run<'a>(&'a self, run: &'a RunId, abandoned: Option<&'a StoredLease>) -> StoreFuture<'a, ()> {
@@ -186,7 +208,7 @@ impl Store for PostgresStore {
                 posted.clone(),
                 record_count
             ));
-            self.work_hint.notify_waiters();
+            self.work_hint.give();
             result
         }
         .boxed()
@@ -203,7 +225,10 @@ impl Store for PostgresStore {
     }
 
     fn posted_decisions<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<PostedDecision>> {
-        async move { read_all!(self.database, |db| decisions::posted_decisions(db, run)) }.boxed()
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| decisions::posted_decisions(db, run))
+        }
+        .boxed()
     }
 
     fn claim_receipt<'a>(
@@ -221,18 +246,10 @@ impl Store for PostgresStore {
         key: &'a ReceiptKey,
         now: Timestamp,
     ) -> StoreFuture<'a, Option<OutputContent>> {
-        async move { read_all!(self.database, |db| receipts::find_receipt(db, key, now)) }.boxed()
-    }
-
-    fn save_receipt<'a>(
-        &'a self,
-        key: &'a ReceiptKey,
-        owner: &'a str,
-        output: &'a OutputContent,
-        expires: Option<Timestamp>,
-    ) -> StoreFuture<'a, ()> {
-        async move { transact!(self.database, |db| receipts::save_receipt(db, key, owner, output, expires)) }
-            .boxed()
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| receipts::find_receipt(db, key, now))
+        }
+        .boxed()
     }
 
     fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()> {
@@ -244,7 +261,10 @@ impl Store for PostgresStore {
         after: Option<&'a ReceiptKey>,
         limit: u32,
     ) -> StoreFuture<'a, Vec<StoredReceipt>> {
-        async move { read_all!(self.database, |db| receipts::list_receipts(db, after, limit)) }.boxed()
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| receipts::list_receipts(db, after, limit))
+        }
+        .boxed()
     }
 
     fn import_receipt<'a>(&'a self, receipt: &'a StoredReceipt) -> StoreFuture<'a, ()> {
@@ -266,11 +286,14 @@ impl Store for PostgresStore {
         run: &'a RunId,
         call: &'a CallPath,
     ) -> StoreFuture<'a, Option<OutputContent>> {
-        async move { read_all!(self.database, |db| artefacts::load_withheld(db, run, call)) }.boxed()
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| artefacts::load_withheld(db, run, call))
+        }
+        .boxed()
     }
 
     fn list_withheld_outputs<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<CallPath>> {
-        async move { read_all!(self.database, |db| artefacts::list_withheld(db, run)) }.boxed()
+        async move { transact!(self.database, TransactionMode::Reading, |db| artefacts::list_withheld(db, run)) }.boxed()
     }
 
     fn erase_withheld_outputs<'a>(&'a self, lease: &'a Lease, calls: &'a [CallPath]) -> StoreFuture<'a, ()> {
@@ -282,7 +305,10 @@ impl Store for PostgresStore {
     }
 
     fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<Vec<u8>>> {
-        async move { read_all!(self.database, |db| artefacts::load_artefact(db, run, name)) }.boxed()
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| artefacts::load_artefact(db, run, name))
+        }
+        .boxed()
     }
 
     fn list_artefacts<'a>(
@@ -291,6 +317,11 @@ impl Store for PostgresStore {
         after: Option<&'a str>,
         limit: u32,
     ) -> StoreFuture<'a, Vec<String>> {
-        async move { read_all!(self.database, |db| artefacts::list_artefacts(db, run, after, limit)) }.boxed()
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| artefacts::list_artefacts(
+                db, run, after, limit
+            ))
+        }
+        .boxed()
     }
 }

@@ -4,12 +4,13 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass::core::id::{RunId, Timestamp};
 use windlass::fleet::{
-    QueueOrder, QueuedRun, RunDeparture, RunQueue, RunSubmission, SubmitResult, TakenWork, WorkRequest,
+    NextStep, QueueOrder, QueuedRun, RunDeparture, RunQueue, RunSchedule, RunSubmission, StoredSchedule,
+    SubmitResult, TakenWork, WorkRequest,
 };
 use windlass::store::{LeaseClaim, StoreFuture, StoredLease};
 
-use crate::database::{once, read_all, transact};
-use crate::{PostgresStore, queue};
+use crate::database::{TransactionMode, transact};
+use crate::{PostgresStore, queue, schedules};
 
 impl RunQueue for PostgresStore {
     fn submit_run<'a>(
@@ -19,7 +20,7 @@ impl RunQueue for PostgresStore {
     ) -> StoreFuture<'a, SubmitResult> {
         async move {
             let result = transact!(self.database, |db| queue::submit_run(db, submission, now));
-            self.work_hint.notify_waiters();
+            self.work_hint.give();
             result
         }
         .boxed()
@@ -41,14 +42,15 @@ impl RunQueue for PostgresStore {
     ) -> StoreFuture<'a, ()> {
         async move {
             let result = transact!(self.database, |db| queue::retire_worker(db, worker, abandoned));
-            self.work_hint.notify_waiters();
+            self.work_hint.give();
             result
         }
         .boxed()
     }
 
     fn list_workers(&self) -> StoreFuture<'_, Vec<StoredLease>> {
-        async move { read_all!(self.database, |db| queue::list_workers(db)) }.boxed()
+        async move { transact!(self.database, TransactionMode::Reading, |db| queue::list_workers(db)) }
+            .boxed()
     }
 
     // A lost answer is no loss: the next request names the runs that the worker has.
@@ -59,7 +61,10 @@ impl RunQueue for PostgresStore {
     fn leave_run<'a>(&'a self, departure: &'a RunDeparture) -> StoreFuture<'a, ()> {
         async move {
             let result = transact!(self.database, |db| queue::leave_run(db, departure));
-            self.work_hint.notify_waiters();
+            // A run that stays where it is needs no worker now; one that was woken meanwhile is found by polling.
+            if matches!(departure.next, NextStep::Ready | NextStep::Decline { .. }) {
+                self.work_hint.give();
+            }
             result
         }
         .boxed()
@@ -67,8 +72,9 @@ impl RunQueue for PostgresStore {
 
     fn post_order<'a>(&'a self, run: &'a RunId, order: &'a QueueOrder) -> StoreFuture<'a, u64> {
         async move {
-            let result = once!(self.database, |db| queue::post_order(db, run, order));
-            self.work_hint.notify_waiters();
+            let result =
+                transact!(self.database, TransactionMode::Once, |db| queue::post_order(db, run, order));
+            self.work_hint.give();
             result
         }
         .boxed()
@@ -77,14 +83,14 @@ impl RunQueue for PostgresStore {
     fn revive_run<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, ()> {
         async move {
             let result = transact!(self.database, |db| queue::revive_run(db, run));
-            self.work_hint.notify_waiters();
+            self.work_hint.give();
             result
         }
         .boxed()
     }
 
     fn load_queued_run<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<QueuedRun>> {
-        async move { read_all!(self.database, |db| queue::load_queued_run(db, run)) }.boxed()
+        async move { transact!(self.database, TransactionMode::Reading, |db| queue::load_queued_run(db, run)) }.boxed()
     }
 
     fn list_queued_runs<'a>(
@@ -92,10 +98,37 @@ impl RunQueue for PostgresStore {
         after: Option<&'a RunId>,
         limit: u32,
     ) -> StoreFuture<'a, Vec<QueuedRun>> {
-        async move { read_all!(self.database, |db| queue::list_queued_runs(db, after, limit)) }.boxed()
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| queue::list_queued_runs(db, after, limit))
+        }
+        .boxed()
+    }
+
+    fn save_schedule<'a>(&'a self, schedule: &'a RunSchedule, now: Timestamp) -> StoreFuture<'a, ()> {
+        async move { transact!(self.database, |db| schedules::save_schedule(db, schedule, now)) }.boxed()
+    }
+
+    fn remove_schedule<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool> {
+        async move { transact!(self.database, attempt, |db| schedules::remove_schedule(db, name, attempt)) }
+            .boxed()
+    }
+
+    fn list_schedules(&self) -> StoreFuture<'_, Vec<StoredSchedule>> {
+        async move { transact!(self.database, TransactionMode::Reading, |db| schedules::list_schedules(db)) }
+            .boxed()
+    }
+
+    fn advance_schedule<'a>(
+        &'a self,
+        name: &'a str,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> StoreFuture<'a, ()> {
+        async move { transact!(self.database, |db| schedules::advance_schedule(db, name, from, until)) }
+            .boxed()
     }
 
     fn wait_for_work(&self) -> BoxFuture<'_, ()> {
-        self.work_hint.notified().boxed()
+        self.work_hint.wait().boxed()
     }
 }

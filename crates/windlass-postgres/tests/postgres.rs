@@ -3,6 +3,8 @@
 #![cfg(unix)]
 #![allow(clippy::expect_used)]
 
+mod pooler;
+#[allow(dead_code, reason = "the tests of the command use the rest")]
 mod server;
 
 use std::sync::Arc;
@@ -12,50 +14,107 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use windlass::core::authenticity::{MacKey, MacKeyring};
+use windlass::core::canonical::Digest;
+use windlass::core::decision::{Decision, DecisionScope};
 use windlass::core::id::{AgentName, RunId, Timestamp};
 use windlass::core::journal::{HashChain, JournalEntry, JournalRecord};
 use windlass::fleet::{AgentRegistry, DeployedAgent, RunQueue, RunSubmission, Worker};
 use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
 use windlass::prelude::*;
-use windlass::store::{Durability, LeaseClaim, Store, verify_run};
+use windlass::store::{
+    ApproverPolicy, ApproverSigner, DecisionReview, Durability, LeaseClaim, Store, post_decision,
+    post_signed_decision, verify_run, verify_stored_run,
+};
 use windlass::testing::{run_queue_suite, run_session_suite, run_store_suite};
 use windlass_postgres::{PostgresOptions, PostgresStore};
 
+use crate::pooler::TestPooler;
 use crate::server::TestServer;
 
 /// Connects to a store in a schema of its own.
 async fn connect(server: &TestServer, schema: &str) -> PostgresStore {
-    let options =
-        PostgresOptions { schema: schema.to_owned(), max_connections: 4, ..PostgresOptions::default() };
-    PostgresStore::connect_with(&server.address(), options).await.expect("it connects")
+    connect_to(&server.address(), schema).await
 }
 
-/// Returns a factory of stores, each in a new schema.
-struct StoreFactory<'a> {
-    server: &'a TestServer,
+async fn connect_to(address: &str, schema: &str) -> PostgresStore {
+    let options =
+        PostgresOptions { schema: schema.to_owned(), max_connections: 4, ..PostgresOptions::default() };
+    PostgresStore::connect_with(address, options).await.expect("it connects")
+}
+
+/// A factory of stores, each in a new schema.
+struct StoreFactory {
+    address: String,
     name: &'static str,
     next: AtomicU32,
 }
 
-impl<'a> StoreFactory<'a> {
-    fn new(server: &'a TestServer, name: &'static str) -> Self {
-        Self { server, name, next: AtomicU32::new(0) }
+impl StoreFactory {
+    fn new(address: String, name: &'static str) -> Self {
+        Self { address, name, next: AtomicU32::new(0) }
     }
 
     async fn make(&self) -> PostgresStore {
-        connect(self.server, &format!("{}_{}", self.name, self.next.fetch_add(1, Ordering::Relaxed))).await
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        connect_to(&self.address, &format!("{}_{number}", self.name)).await
     }
+}
+
+/// Checks the contracts of the store, of its sessions and of its queue.
+async fn run_suites(address: &str) {
+    let stores = StoreFactory::new(address.to_owned(), "store");
+    run_store_suite(|| stores.make()).await;
+    let stores = StoreFactory::new(address.to_owned(), "sessions");
+    run_session_suite(|| stores.make()).await;
+    let stores = StoreFactory::new(address.to_owned(), "queue");
+    run_queue_suite(|| stores.make()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_store_keeps_its_contract() {
     let Some(server) = TestServer::start() else { return };
-    let stores = StoreFactory::new(&server, "store");
-    run_store_suite(|| stores.make()).await;
-    let stores = StoreFactory::new(&server, "sessions");
-    run_session_suite(|| stores.make()).await;
-    let stores = StoreFactory::new(&server, "queue");
-    run_queue_suite(|| stores.make()).await;
+    run_suites(&server.address()).await;
+}
+
+/// The pooler gives each transaction another connection to the server, of which it has fewer than clients.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_keeps_its_contract_behind_a_pooler() {
+    let Some(server) = TestServer::start() else { return };
+    let Some(pooler) = TestPooler::start(&server) else { return };
+    run_suites(&pooler.address()).await;
+    let address = pooler.address();
+    let stores = futures_util::future::join_all((0..4).map(|_| connect_to(&address, "fleet"))).await;
+    work_together(stores.into_iter().map(Arc::new).collect(), 40).await;
+}
+
+/// A worker of another process is told about work, also after the server has crashed. Nobody polls here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hint_of_another_process_arrives() {
+    let Some(server) = TestServer::start() else { return };
+    let (worker, client) = (Arc::new(connect(&server, "hints").await), connect(&server, "hints").await);
+    for round in 0..2 {
+        let waiting = tokio::spawn({
+            let worker = worker.clone();
+            async move { worker.wait_for_work().await }
+        });
+        // The worker may not listen yet, or again, when the first runs are submitted.
+        let mut number = 0;
+        while !waiting.is_finished() {
+            number += 1;
+            assert!(number < 600, "a hint arrives");
+            let submission = RunSubmission::new(format!("run-{round}-{number}"), "desk", "go");
+            client.submit_run(&submission, Timestamp(0)).await.expect("it is submitted");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        waiting.await.expect("it ends");
+        tokio::task::block_in_place(|| {
+            server.kill();
+            server.resume();
+        });
+        // The lost connection is a hint itself; the next round waits for that of the client.
+        worker.wait_for_work().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,6 +123,31 @@ async fn many_processes_may_create_the_tables() {
     let stores = futures_util::future::join_all((0..8).map(|_| connect(&server, "shared"))).await;
     let ids: std::collections::BTreeSet<&str> = stores.iter().map(|store| store.store_id()).collect();
     assert_eq!(ids.len(), 1);
+}
+
+/// Many processes of a new version start at once on the tables of an old one: one migrates them, and the others wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_processes_may_migrate_the_tables() {
+    let Some(server) = TestServer::start() else { return };
+    let id = connect(&server, "shared").await.store_id().to_owned();
+    let (client, connection) =
+        tokio_postgres::connect(&server.address(), tokio_postgres::NoTls).await.expect("it connects");
+    tokio::spawn(connection);
+    client
+        .batch_execute("DROP TABLE shared.schedules; UPDATE shared.store SET version = 1")
+        .await
+        .expect("the tables are those of version 1");
+    let stores = futures_util::future::join_all((0..8).map(|_| connect(&server, "shared"))).await;
+    for store in &stores {
+        assert_eq!(
+            (store.store_id(), store.list_schedules().await.expect("they are listed")),
+            (&*id, vec![])
+        );
+    }
+    client.batch_execute("UPDATE shared.store SET version = 99").await.expect("a newer version wrote it");
+    let options = PostgresOptions { schema: "shared".to_owned(), ..PostgresOptions::default() };
+    let refused = PostgresStore::connect_with(&server.address(), options).await.expect_err("it is newer");
+    assert_eq!(refused.kind(), windlass::error::StoreErrorKind::UnsupportedVersion);
 }
 
 /// A model that calls the tool once, and then says `finished`.
@@ -87,13 +171,20 @@ impl Model for OneCallModel {
 }
 
 fn counting_agent(count: &Arc<AtomicU32>) -> Agent {
+    Agent::new("desk").model(OneCallModel).tools(order_tool(count))
+}
+
+fn approved_agent(count: &Arc<AtomicU32>) -> Agent {
+    Agent::new("desk").model(OneCallModel).tools(order_tool(count).needs_approval())
+}
+
+fn order_tool(count: &Arc<AtomicU32>) -> Tool {
     let count = count.clone();
     let schema = json!({ "type": "object", "properties": {}, "additionalProperties": false });
-    let order = Tool::dynamic("order", "Orders.", schema, move |_: ToolContext, _: Value| {
+    Tool::dynamic("order", "Orders.", schema, move |_: ToolContext, _: Value| {
         count.fetch_add(1, Ordering::SeqCst);
         async { Ok::<_, ToolError>("ordered") }
-    });
-    Agent::new("desk").model(OneCallModel).tools(order)
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,22 +192,74 @@ async fn workers_share_a_database() {
     let Some(server) = TestServer::start() else { return };
     let (first, second) =
         (Arc::new(connect(&server, "fleet").await), Arc::new(connect(&server, "fleet").await));
-    for number in 0..20 {
+    work_together(vec![first, second], 20).await;
+}
+
+/// Submits runs, and has one worker for each connection finish them.
+async fn work_together(stores: Vec<Arc<PostgresStore>>, runs: u32) {
+    let first = stores[0].clone();
+    for number in 0..runs {
         let submission =
             RunSubmission::new(format!("run-{number}"), "desk", "go").session(format!("s{number}"));
         first.submit_run(&submission, Timestamp(0)).await.expect("it is submitted");
     }
     let count = Arc::new(AtomicU32::new(0));
-    let worker = |queue| {
+    let workers = stores.into_iter().map(|queue| {
         let registry = AgentRegistry::new().deploy(DeployedAgent::new(counting_agent(&count)));
         Worker::new(queue, registry).concurrency(4).run_until_idle()
-    };
-    let (one, two) = tokio::join!(worker(first.clone()), worker(second.clone()));
-    let (one, two) = (one.expect("it works"), two.expect("it works"));
-    assert_eq!((one.ended + two.ended, count.load(Ordering::SeqCst)), (20, 20));
-    for number in 0..20 {
+    });
+    let reports = futures_util::future::join_all(workers).await;
+    let ended: u64 = reports.into_iter().map(|report| report.expect("it works").ended).sum();
+    assert_eq!((ended, count.load(Ordering::SeqCst)), (u64::from(runs), runs));
+    for number in 0..runs {
         verify_run(&*first, &RunId::from(format!("run-{number}"))).await.expect("its journal is whole");
     }
+}
+
+/// Returns the private key of a person; equal names make equal keys.
+fn approver_key(name: &str) -> Arc<ApproverSigner> {
+    let seed = *Digest::of_text(name).as_bytes();
+    Arc::new(ApproverSigner::from_seed(&seed).expect("a seed of 32 bytes"))
+}
+
+/// Somebody with the database and its MAC key is no approver: an approval counts with a signature only.
+#[tokio::test(flavor = "multi_thread")]
+async fn decisions_count_with_the_signature_of_an_approver_only() {
+    let Some(server) = TestServer::start() else { return };
+    let keys = || MacKeyring::new(MacKey::from_bytes([7; 32]));
+    let attacker = Arc::new(connect(&server, "signed").await.with_keys(keys()));
+    let policy = ApproverPolicy::new().approver("ann", approver_key("ann").key().clone());
+    let guarded: Arc<dyn Store> =
+        Arc::new(connect(&server, "signed").await.with_keys(keys()).with_approvers(policy));
+    let count = Arc::new(AtomicU32::new(0));
+    let agent = approved_agent(&count);
+    for run in ["one", "two"] {
+        let result = agent.run("go").run_id(run).store(guarded.clone()).await.expect("it starts");
+        assert!(result.is_paused());
+        let (decision, scope) = (Decision::Approve, DecisionScope::ThisCall);
+        post_decision(&*attacker, &run.into(), "c1", decision, scope, "ann").await.expect("she can write");
+    }
+    let believed = agent.recover("one", attacker.clone()).await.expect("it goes on");
+    assert!(!believed.is_paused() && count.load(Ordering::SeqCst) == 1, "the attack works without approvers");
+    let refused = agent.recover("two", guarded.clone()).await.expect("it goes on");
+    assert!(refused.is_paused() && count.load(Ordering::SeqCst) == 1);
+    let found = verify_stored_run(&*guarded, &"two".into()).await.expect("it can be read");
+    assert!(found.has_forgery(), "{found:?}");
+    let reasons: Vec<String> = found.posted.refused.iter().map(ToString::to_string).collect();
+    assert!(reasons.concat().contains("no approver has signed it"), "{reasons:?}");
+    assert!(verify_run(&*guarded, &"one".into()).await.is_err(), "the journal has her forged approval");
+
+    for (key, is_approver) in [("mallory", false), ("ann", true)] {
+        let review = DecisionReview { decided_by: "ann".to_owned(), displayed: None, attempt: None };
+        let (decision, scope) = (Decision::Approve, DecisionScope::ThisCall);
+        let signer = approver_key(key);
+        let posted =
+            post_signed_decision(&*guarded, &"two".into(), "c1", decision, scope, review, &signer).await;
+        assert_eq!(posted.is_ok(), is_approver, "{posted:?}");
+    }
+    let result = agent.recover("two", guarded.clone()).await.expect("it goes on");
+    assert!(!result.is_paused() && count.load(Ordering::SeqCst) == 2);
+    verify_run(&*guarded, &"two".into()).await.expect("the journal has her signature");
 }
 
 /// Appends while the server crashes again and again: every line is written once, in its place.
@@ -158,6 +301,54 @@ async fn a_crash_of_the_server_loses_and_repeats_no_line() {
         let (run, lines) = writer.await.expect("it writes");
         assert_eq!(store.load_journal(&run, 0).await.expect("it loads"), lines);
     }
+}
+
+/// Forwards connections to a server. When it is told to, it freezes each connection before its next commit.
+async fn start_freezing_proxy(server: &TestServer, freezes: Arc<AtomicBool>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let target = server.host_and_port();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let (target, freezes) = (target.clone(), freezes.clone());
+            tokio::spawn(async move {
+                let Ok(upstream) = TcpStream::connect(target).await else { return };
+                let (mut from_client, mut to_client) = client.into_split();
+                let (mut from_server, mut to_server) = upstream.into_split();
+                tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await.ok() });
+                let mut buffer = vec![0; 65_536];
+                while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
+                    let is_commit = buffer[..count].windows(6).any(|part| part == b"COMMIT");
+                    if is_commit && freezes.load(Ordering::SeqCst) {
+                        // The sockets stay open, as those of a process that does not run any more.
+                        std::future::pending::<()>().await;
+                    }
+                    if to_server.write_all(&buffer[..count]).await.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    server.address().replace(&server.host_and_port(), &format!("127.0.0.1:{port}"))
+}
+
+/// A process freezes inside a transaction, with a lock on the row of a run: the others wait for it only for a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_freezes_in_a_transaction_does_not_hold_up_the_others() {
+    let Some(server) = TestServer::start() else { return };
+    let freezes = Arc::new(AtomicBool::new(false));
+    let address = start_freezing_proxy(&server, freezes.clone()).await;
+    let (frozen, other) = (connect_to(&address, "freeze").await, connect(&server, "freeze").await);
+    let (run, agent) = (RunId::from("run"), AgentName::from("desk"));
+    let claim = LeaseClaim { owner: "ann", now: Timestamp(1), duration: Duration::from_secs(30) };
+    let lease = frozen.create_run(&run, &agent, claim, Vec::new()).await.expect("it is created");
+    freezes.store(true, Ordering::SeqCst);
+    let renewing = tokio::time::timeout(Duration::from_secs(1), frozen.renew_lease(&lease, Timestamp(2)));
+    assert!(renewing.await.is_err(), "it is frozen before its commit");
+    let renewed =
+        tokio::time::timeout(Duration::from_secs(60), other.renew_lease(&lease, Timestamp(3))).await;
+    renewed.expect("the lock is gone").expect("it is renewed");
 }
 
 /// Forwards connections to a server, and loses the server's next answer when it is told to.

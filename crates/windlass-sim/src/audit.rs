@@ -488,7 +488,8 @@ impl AuditFrame {
         if settled.status == CallStatus::Succeeded && seen.leaves_receipt {
             receipts.push(seen.operation());
         }
-        if settled.run_failure.is_some() {
+        // A model must not be told that its run was stopped.
+        if settled.run_failure.is_some() || settled.status == CallStatus::Cancelled {
             self.phase = FramePhase::Ending;
         }
         Ok(())

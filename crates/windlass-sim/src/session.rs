@@ -12,7 +12,8 @@ use windlass::core::{
     item::Item,
 };
 use windlass::error::StoreError;
-use windlass::session::{MemorySessionStore, SessionState, SessionStore, SessionWrite};
+use windlass::session::{MemorySessionStore, SessionClaim, SessionState, SessionStore, SessionWrite};
+use windlass::store::{LeaseClaim, StoredLease};
 
 use crate::sim::Sim;
 
@@ -109,6 +110,23 @@ impl SessionStore for SimSessions {
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         self.with_latency(async move { self.backing_sessions.replace_items(session, version, items).await })
+    }
+
+    fn claim_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> BoxFuture<'a, Result<SessionClaim, StoreError>> {
+        self.with_latency(async move { self.backing_sessions.claim_session(session, claim, abandoned).await })
+    }
+
+    fn release_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        owner: &'a str,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.with_latency(async move { self.backing_sessions.release_session(session, owner).await })
     }
 
     fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {

@@ -17,7 +17,9 @@ use windlass::core::{
     },
 };
 use windlass::error::StoreError;
-use windlass::session::{SessionState, SessionStore, SessionWrite};
+use windlass::session::{
+    SessionClaim, SessionState, SessionStore, SessionWrite, claim_session_of_store, release_session_of_store,
+};
 use windlass::store::{
     DerivedWrites, Durability, Lease, LeaseClaim, MemoryStore, ReceiptClaim, ReceiptKey, RunStatus, Store,
     StoreFuture, StoreWrapper, StoredLease, StoredSnapshot,
@@ -513,19 +515,6 @@ impl StoreWrapper for SimStore {
             self.backing_store.find_receipt(key, Timestamp(self.sim_millis())).await
         })
     }
-
-    fn save_receipt<'a>(
-        &'a self,
-        key: &'a ReceiptKey,
-        owner: &'a str,
-        output: &'a OutputContent,
-        expires: Option<Timestamp>,
-    ) -> StoreFuture<'a, ()> {
-        self.with_latency(async move {
-            let expires = expires.map(|expires| self.to_sim_time(owner, expires));
-            self.backing_store.save_receipt(key, owner, output, expires).await
-        })
-    }
 }
 
 impl SessionStore for SimStore {
@@ -561,6 +550,19 @@ impl SessionStore for SimStore {
             self.commit_all();
             self.backing_store.replace_items(session, version, items).await
         })
+    }
+
+    fn claim_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> StoreFuture<'a, SessionClaim> {
+        Box::pin(claim_session_of_store(self, session, claim, abandoned))
+    }
+
+    fn release_session<'a>(&'a self, session: &'a SessionId, owner: &'a str) -> StoreFuture<'a, ()> {
+        Box::pin(release_session_of_store(self, session, owner))
     }
 
     fn list_sessions(&self) -> StoreFuture<'_, Vec<SessionId>> {

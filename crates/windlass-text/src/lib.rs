@@ -5,11 +5,12 @@
 //! such character is a visible escape. Code that shows text takes a `SafeText`, so that no other text is shown.
 //!
 //! **Invariant:** a `SafeText` contains no control character, no bidirectional control, no invisible character,
-//! and no combining mark without a letter before it.
+//! and no combining mark without a letter before it. Prose may have the variation selector of an emoji.
 
 mod characters;
 mod safe_text;
 mod stream;
+pub mod testing;
 mod wrap;
 
 pub use characters::is_hidden;

@@ -36,6 +36,15 @@ impl SafeText {
         Self::from_line(&words.join(" "))
     }
 
+    /// Escapes a line of prose as [`StreamEscaper`](crate::StreamEscaper) does: tabs and special spaces become spaces,
+    /// and an emoji keeps its variation selector. Line breaks are escaped.
+    pub fn from_prose(text: &str) -> Self {
+        let mut escaper = crate::StreamEscaper::default();
+        let mut out = escaper.escape(text).replace('\n', "\\n");
+        out.push_str(escaper.finish());
+        Self(out)
+    }
+
     /// Writes a text as a string literal in double quotes. The literal is unambiguous: two different texts have
     /// two different literals, because backslashes and quotes are escaped too.
     pub fn quote(text: &str) -> Self {

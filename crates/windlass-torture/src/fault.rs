@@ -21,6 +21,8 @@ pub enum Fault {
     FullDisk,
     /// The next syncs of the store fail.
     FailedSync,
+    /// The server of the store crashes and starts again. It hits all processes.
+    ServerCrash,
 }
 
 impl Fault {
@@ -35,6 +37,7 @@ impl Fault {
             Self::ClockStep => "clock_step",
             Self::FullDisk => "full_disk",
             Self::FailedSync => "failed_sync",
+            Self::ServerCrash => "server_crash",
         }
     }
 }
@@ -48,6 +51,8 @@ pub struct FaultMenu {
     pub has_freezes: bool,
     /// True if the fault shim could be compiled.
     pub has_shim: bool,
+    /// True if the store is in a database: its server crashes, and no process has files of the store.
+    pub has_server: bool,
 }
 
 impl FaultMenu {
@@ -65,12 +70,16 @@ impl FaultMenu {
                 59..=66 => Fault::Freeze,
                 67..=84 => Fault::ClockStep,
                 85..=91 => Fault::FullDisk,
+                // A crash of the server takes the place of the faults of files.
+                _ if self.has_server => Fault::ServerCrash,
                 _ => Fault::FailedSync,
             };
             let is_available = match fault {
                 Fault::Kill | Fault::Terminate | Fault::Redeploy => true,
                 Fault::Freeze => self.has_freezes,
-                Fault::KillInStore | Fault::ClockStep | Fault::FullDisk | Fault::FailedSync => self.has_shim,
+                Fault::ClockStep => self.has_shim,
+                Fault::KillInStore | Fault::FullDisk | Fault::FailedSync => self.has_shim && !self.has_server,
+                Fault::ServerCrash => self.has_server,
             };
             if is_available && !self.left_out.iter().any(|name| name == fault.name()) {
                 return fault;
@@ -104,6 +113,8 @@ pub struct FaultCounts {
     pub failed_write_calls: u64,
     /// Sync calls that failed.
     pub failed_sync_calls: u64,
+    /// Crashes of the server of the store.
+    pub server_crashes: u64,
 }
 
 impl FaultCounts {
@@ -115,5 +126,6 @@ impl FaultCounts {
             + self.clock_faults
             + self.full_disks
             + self.failed_syncs
+            + self.server_crashes
     }
 }

@@ -40,6 +40,11 @@ impl RoundFolder {
         self.path.join("store").join("torture.db")
     }
 
+    /// Returns the file with the address and the schema of the store, if it is in a database.
+    pub fn database(&self) -> PathBuf {
+        self.path.join("database.jsonl")
+    }
+
     /// Returns the file of the orders: the runs, and the words that their user says.
     pub fn orders(&self) -> PathBuf {
         self.path.join("orders.jsonl")

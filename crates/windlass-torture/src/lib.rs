@@ -5,6 +5,7 @@
 //! files that tool bodies write, decisions in the decider's own log, and messages in the orders that the workers were given.
 
 pub mod agent;
+pub mod database_server;
 pub mod decider;
 pub mod decision_log;
 pub mod deployment;

@@ -1,7 +1,7 @@
 //! Torture with real processes: several workers compete for the runs of one store, a decider decides about their calls,
 //! and both are killed, stopped, frozen, redeployed and denied their clock and disk. An outside oracle judges.
 //!
-//! `windlass-torture --faults N --seed S --workers W --folder PATH` prints one line,
+//! `windlass-torture --faults N --seed S --workers W --folder PATH [--store postgres]` prints one line,
 //! `kills=… freezes=… clock_steps=… redeploys=… runs=… calls=… twice=0 lost=0 forgotten=0 unapproved=0 unfinished=0`,
 //! and fails if one of the last five is not zero. Then the folders of the failed rounds are kept, and stderr says why.
 //! The same seed makes the same choices; the machine decides which instruction of a process a fault hits.
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use windlass_torture::decider::{DeciderSettings, decide};
 use windlass_torture::files::RoundFolder;
-use windlass_torture::torturer::{TortureOptions, TortureReport, open_world, torture};
+use windlass_torture::torturer::{StoreBackend, TortureOptions, TortureReport, open_world, torture};
 use windlass_torture::worker::{WorkerSettings, work};
 
 fn main() -> ExitCode {
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 
 fn parse_options(arguments: &[String]) -> Result<TortureOptions, String> {
     let usage = || {
-        "usage: windlass-torture --faults N --seed S [--workers W] [--folder PATH] [--except FAULT,…] [--plant BUG]"
+        "usage: windlass-torture --faults N --seed S [--workers W] [--folder PATH] [--except FAULT,…] [--plant BUG | --store postgres]"
             .to_owned()
     };
     let mut options = TortureOptions {
@@ -42,6 +42,7 @@ fn parse_options(arguments: &[String]) -> Result<TortureOptions, String> {
         folder: std::env::temp_dir(),
         left_out: Vec::new(),
         planted: None,
+        backend: StoreBackend::File,
     };
     for pair in arguments.chunks(2) {
         let [name, value] = pair else { return Err(usage()) };
@@ -52,10 +53,19 @@ fn parse_options(arguments: &[String]) -> Result<TortureOptions, String> {
             "--folder" => options.folder = PathBuf::from(value),
             "--except" => options.left_out = value.split(',').map(str::to_owned).collect(),
             "--plant" => options.planted = Some(value.parse()?),
+            "--store" => {
+                options.backend = match value.as_str() {
+                    "file" => StoreBackend::File,
+                    "postgres" => StoreBackend::Postgres,
+                    _ => return Err(usage()),
+                }
+            }
             _ => return Err(usage()),
         }
     }
-    if options.workers == 0 {
+    // The wrapper with the bugs is around a file.
+    let has_planted_database = options.planted.is_some() && options.backend == StoreBackend::Postgres;
+    if options.workers == 0 || has_planted_database {
         return Err(usage());
     }
     options.folder.push(format!("windlass-torture-{}-{}", std::process::id(), options.seed));
@@ -67,13 +77,14 @@ fn run_torture(options: &TortureOptions) -> Result<(), String> {
     let place = format!("seed {}; everything is kept in {}", options.seed, options.folder.display());
     let TortureReport { faults, runs, verdict } = report.map_err(|error| format!("{error}\n{place}"))?;
     eprintln!(
-        "faults={} kills_in_store={} terminations={} full_disks={} failed_writes={} failed_syncs={} expired_receipts={}",
+        "faults={} kills_in_store={} terminations={} full_disks={} failed_writes={} failed_syncs={} server_crashes={} expired_receipts={}",
         faults.total(),
         faults.kills_in_store,
         faults.terminations,
         faults.full_disks,
         faults.failed_write_calls,
         faults.failed_sync_calls,
+        faults.server_crashes,
         verdict.expired_receipts,
     );
     println!(

@@ -13,11 +13,13 @@ use windlass::core::id::{CallPath, RunId, SessionId, Timestamp};
 use windlass::core::item::{Item, OutputContent};
 use windlass::core::journal::JournalLine;
 use windlass::error::StoreError;
-use windlass::session::{SessionState, SessionStore, SessionWrite};
+use windlass::session::{SessionClaim, SessionState, SessionStore, SessionWrite};
 use windlass::store::{
-    DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, ReceiptWrite,
-    SqliteStore, Store, StoreFuture, StoreWrapper, StoredLease,
+    DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, SqliteStore,
+    Store, StoreFuture, StoreWrapper, StoredLease,
 };
+
+use windlass_postgres::PostgresStore;
 
 use crate::deployment::WorkerBuild;
 
@@ -97,6 +99,12 @@ pub struct ProcessStore {
 }
 
 impl ProcessStore {
+    /// Returns the store in a database.
+    pub fn of_database(store: PostgresStore) -> Self {
+        let store = Arc::new(store);
+        Self { runs: store.clone(), sessions: store }
+    }
+
     /// Returns the store itself, or with a planted bug its wrapper.
     pub fn new(store: SqliteStore, bug: Option<PlantedBug>, build: WorkerBuild) -> Self {
         let store = Arc::new(store);
@@ -154,10 +162,12 @@ impl StoreWrapper for PlantedStore {
                 PlantedBug::LateReceipts => std::mem::take(&mut writes.receipts),
                 _ => Vec::new(),
             };
+            let end = at + lines.len() as u64;
             self.inner.append_with_writes(lease, at, lines, durability, writes).await?;
-            for ReceiptWrite { key, owner, output, expires_at } in late {
+            for receipt in late {
                 tokio::time::sleep(RECEIPT_DELAY).await;
-                self.inner.save_receipt(&key, &owner, &output, expires_at).await?;
+                let writes = DerivedWrites { receipts: vec![receipt], ..DerivedWrites::default() };
+                self.inner.append_with_writes(lease, end, Vec::new(), durability, writes).await?;
             }
             Ok(())
         })
@@ -225,16 +235,6 @@ impl StoreWrapper for PlantedStore {
         Box::pin(async move { self.inner.find_receipt(&self.receipt_key(key), now).await })
     }
 
-    fn save_receipt<'a>(
-        &'a self,
-        key: &'a ReceiptKey,
-        owner: &'a str,
-        output: &'a OutputContent,
-        expires: Option<Timestamp>,
-    ) -> StoreFuture<'a, ()> {
-        Box::pin(async move { self.inner.save_receipt(&self.receipt_key(key), owner, output, expires).await })
-    }
-
     fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()> {
         Box::pin(async move { self.inner.release_receipt(&self.receipt_key(key), owner).await })
     }
@@ -281,6 +281,23 @@ impl SessionStore for PlantedSessions {
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         self.inner.replace_items(session, version, items)
+    }
+
+    fn claim_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> BoxFuture<'a, Result<SessionClaim, StoreError>> {
+        self.inner.claim_session(session, claim, abandoned)
+    }
+
+    fn release_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        owner: &'a str,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner.release_session(session, owner)
     }
 
     fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {

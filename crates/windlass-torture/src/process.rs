@@ -217,6 +217,8 @@ impl ProcessSlot {
                 counts.full_disks += 1;
                 self.disk_full_until = Some(Instant::now() + Duration::from_millis(20 + rng.below(200)));
             }
+            // It does not hit a process.
+            Fault::ServerCrash => return Ok(false),
             Fault::FailedSync => {
                 let Some(control) = control else { return Ok(false) };
                 control.fail_syncs(1 + rng.below(3) as i64).map_err(said)?;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use windlass_sim::SimRng;
 
-use crate::fault::{FaultCounts, FaultMenu};
+use crate::database_server::DatabaseServer;
+use crate::fault::{Fault, FaultCounts, FaultMenu};
 use crate::files::{RoundFolder, append_line, read_lines};
 use crate::order::RunOrder;
 use crate::outside::{FenceRule, OutsideWorld};
@@ -15,7 +16,7 @@ use crate::plant::PlantedBug;
 use crate::process::{ProcessRole, ProcessSlot, RoundSettings};
 use crate::shim::FaultShim;
 use crate::verdict::{TortureVerdict, check_round, describe_open_runs, measure_progress};
-use crate::worker::{EndedRun, load_orders};
+use crate::worker::{EndedRun, StoreDatabase, load_orders};
 
 /// The options of the torture.
 #[derive(Clone, Debug)]
@@ -32,6 +33,17 @@ pub struct TortureOptions {
     pub left_out: Vec<String>,
     /// The bug that is planted into the processes.
     pub planted: Option<PlantedBug>,
+    /// The store of the rounds.
+    pub backend: StoreBackend,
+}
+
+/// The store that is tortured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreBackend {
+    /// A SQLite file for each round.
+    File,
+    /// A schema for each round in a PostgreSQL server of the torture's own.
+    Postgres,
 }
 
 /// Number of faults in a round; each round has a store of its own.
@@ -78,6 +90,10 @@ pub fn torture(options: &TortureOptions, runtime: &Runtime) -> Result<TortureRep
             None
         }
     };
+    let server = match options.backend {
+        StoreBackend::File => None,
+        StoreBackend::Postgres => Some(DatabaseServer::start(&options.folder.join("server"))?),
+    };
     let mut report = TortureReport::default();
     let mut failed_rounds = 0;
     for number in 0_u64.. {
@@ -102,7 +118,7 @@ pub fn torture(options: &TortureOptions, runtime: &Runtime) -> Result<TortureRep
             shim: shim.clone(),
         };
         let before = report;
-        run_round(&round, faults, options, &mut report, runtime)?;
+        run_round((&round, server.as_ref()), faults, options, &mut report, runtime)?;
         if report.verdict.violations() == before.verdict.violations() {
             std::fs::remove_dir_all(round.folder.path()).map_err(|error| error.to_string())?;
         } else {
@@ -123,13 +139,17 @@ pub fn open_world(folder: &Path, is_fenced: bool) -> OutsideWorld {
 }
 
 fn run_round(
-    round: &RoundSettings,
+    (round, server): (&RoundSettings, Option<&DatabaseServer>),
     faults: u64,
     options: &TortureOptions,
     report: &mut TortureReport,
     runtime: &Runtime,
 ) -> Result<(), String> {
     round.folder.create().map_err(|error| error.to_string())?;
+    if let Some(server) = server {
+        let database = StoreDatabase { address: server.address(), schema: format!("round_{}", round.seed) };
+        append_line(&round.folder.database(), &database).map_err(|error| error.to_string())?;
+    }
     let mut rng = SimRng::for_purpose(round.seed, "faults");
     let mut orders = OrderBook { round, count: 0 };
     let workers = options.workers;
@@ -146,9 +166,11 @@ fn run_round(
         left_out: options.left_out.clone(),
         has_freezes: round.is_fenced,
         has_shim: round.shim.is_some(),
+        has_server: server.is_some(),
     };
     let goal = report.faults.total() + faults;
-    let tortured = inject_faults(round, (&menu, goal), &mut slots, &mut orders, &mut rng, &mut report.faults);
+    let tortured =
+        inject_faults((round, server), (&menu, goal), &mut slots, &mut orders, &mut rng, &mut report.faults);
     let finished = tortured.and_then(|()| let_finish(round, &mut slots, &mut report.faults, runtime));
     drop(slots);
     if let Err(reason) = finished {
@@ -197,7 +219,7 @@ fn count_open_orders(folder: &RoundFolder) -> Result<usize, String> {
 }
 
 fn inject_faults(
-    round: &RoundSettings,
+    (round, server): (&RoundSettings, Option<&DatabaseServer>),
     (menu, goal): (&FaultMenu, u64),
     slots: &mut [ProcessSlot],
     orders: &mut OrderBook<'_>,
@@ -216,6 +238,11 @@ fn inject_faults(
         }
         orders.replenish(workers)?;
         let fault = menu.draw(rng);
+        if let (Fault::ServerCrash, Some(server)) = (fault, server) {
+            server.crash_and_resume()?;
+            counts.server_crashes += 1;
+            continue;
+        }
         let place = if rng.chance(12) { workers } else { rng.index(workers) };
         if slots[place].is_calm() {
             slots[place].inject(fault, round, rng, counts)?;

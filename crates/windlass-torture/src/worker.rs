@@ -12,6 +12,7 @@ use windlass::error::{RunError, StoreError, StoreErrorKind};
 use windlass::run::{CancelHandle, RunResult};
 use windlass::session::Session;
 use windlass::store::{LeaseObserver, SqliteStore};
+use windlass_postgres::{PostgresOptions, PostgresStore};
 use windlass_sim::SimRng;
 
 use crate::agent::torture_agent;
@@ -53,6 +54,15 @@ pub struct EndedRun {
     pub run: String,
     /// The outcome, for the reader of a failure.
     pub outcome: String,
+}
+
+/// The place of a round's store in a database.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StoreDatabase {
+    /// Address of the database.
+    pub address: String,
+    /// Schema of the round.
+    pub schema: String,
 }
 
 /// The result of one attempt to drive a run.
@@ -129,14 +139,33 @@ pub async fn open_store(
     build: WorkerBuild,
 ) -> ProcessStore {
     loop {
-        match SqliteStore::open(folder.store()) {
-            Ok(store) => {
-                return ProcessStore::new(store.with_snapshot_interval(SNAPSHOT_INTERVAL), planted, build);
-            }
+        match try_open_store(folder, planted, build).await {
+            Ok(store) => return store,
             Err(error) => eprintln!("the store cannot be opened: {error}"),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Opens the store of a round, a file or a schema of a database.
+///
+/// # Errors
+/// Returns the message of the error.
+pub async fn try_open_store(
+    folder: &RoundFolder,
+    planted: Option<PlantedBug>,
+    build: WorkerBuild,
+) -> Result<ProcessStore, String> {
+    let said = |error: StoreError| error.to_string();
+    let databases = read_lines::<StoreDatabase>(&folder.database()).map_err(|error| error.to_string())?;
+    let Some(StoreDatabase { address, schema }) = databases.into_iter().next() else {
+        let store = SqliteStore::open(folder.store()).map_err(said)?;
+        return Ok(ProcessStore::new(store.with_snapshot_interval(SNAPSHOT_INTERVAL), planted, build));
+    };
+    let options =
+        PostgresOptions { schema, snapshot_interval: SNAPSHOT_INTERVAL, ..PostgresOptions::default() };
+    let store = PostgresStore::connect_with(&address, options).await.map_err(said)?;
+    Ok(ProcessStore::of_database(store))
 }
 
 /// Returns the orders whose runs have not ended by the word of any worker.

@@ -1,11 +1,38 @@
 //! A short torture with every test run; `windlass-torture --faults N` runs a long one.
 
+#![allow(clippy::expect_used)]
+
+use std::io::Write;
 use std::process::Command;
 
 #[test]
 fn nothing_is_done_twice_lost_forgotten_or_unapproved_whatever_happens_to_the_processes() {
+    torture("40", "file");
+}
+
+/// The server of the store crashes, too.
+#[test]
+fn nothing_is_done_twice_lost_forgotten_or_unapproved_in_a_database() {
+    let has_server = std::fs::read_dir("/usr/lib/postgresql")
+        .is_ok_and(|versions| versions.flatten().any(|entry| entry.path().join("bin/initdb").is_file()));
+    if !has_server {
+        writeln!(std::io::stderr(), "not shown: torture in PostgreSQL, which is not installed")
+            .expect("stderr");
+        return;
+    }
+    torture("30", "postgres");
+}
+
+fn torture(faults: &str, store: &str) {
+    // The server of a database runs as a user of its own, to whom the folder of the build may be closed.
+    let folder = match store {
+        "postgres" => std::env::temp_dir(),
+        _ => env!("CARGO_TARGET_TMPDIR").into(),
+    };
     let out = Command::new(env!("CARGO_BIN_EXE_windlass-torture"))
-        .args(["--faults", "40", "--seed", "7", "--workers", "3", "--folder", env!("CARGO_TARGET_TMPDIR")])
+        .args(["--faults", faults, "--seed", "7", "--workers", "3", "--store", store])
+        .arg("--folder")
+        .arg(folder)
         .output()
         .expect("the program was built with this test");
     let said = String::from_utf8_lossy(&out.stdout);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use windlass_core::schema::StrictSchemaError;
 use windlass_core::{
-    authenticity::MacError,
+    authenticity::{MacError, SignatureError},
     failure::RunFailure,
     id::{AgentName, CallPath, RunId, SessionId},
-    journal::JournalFormatError,
+    journal::{AgentBuild, JournalFormatError},
     run::{ApplyError, ReplayError},
 };
 
@@ -139,6 +139,14 @@ pub enum ConfigError {
         expected: Option<SessionId>,
         /// The session that was handed over.
         given: SessionId,
+    },
+    /// Another release has begun the run, which this worker does not continue.
+    #[error("build `{begun_by}` has begun run `{run}`, and this worker continues other releases only")]
+    OtherRelease {
+        /// The run.
+        run: RunId,
+        /// The build that has begun the run.
+        begun_by: AgentBuild,
     },
     /// Two tools of the agent have the same name.
     #[error("agent `{agent}` has two tools that answer to `{name}`; rename one or put it in a namespace")]
@@ -363,6 +371,24 @@ impl StoreError {
         )
     }
 
+    /// Creates the error for a session to which a driver of another store is appending.
+    pub(crate) fn session_busy_elsewhere(session: &SessionId, owner: &str) -> Self {
+        Self::with_kind(
+            StoreErrorKind::SessionBusy,
+            format!(
+                "session `{session}` is in use by driver `{owner}`, and one run at a time appends to a session"
+            ),
+        )
+    }
+
+    /// Creates the error for a session that another driver may have taken over.
+    pub(crate) fn session_lost(session: &SessionId) -> Self {
+        Self::with_kind(
+            StoreErrorKind::SessionBusy,
+            format!("session `{session}` could not be held on to, and another run may append to it"),
+        )
+    }
+
     /// Creates the error for items of a run that do not continue what its session has.
     pub fn session_position(write: &SessionWrite, position: u64) -> Self {
         let SessionWrite { session, run, from, to, .. } = write;
@@ -482,6 +508,9 @@ pub enum DecisionError {
     /// The edited arguments are not a JSON object.
     #[error("the edited arguments cannot be used: {0}")]
     InvalidArguments(String),
+    /// The store of the run has approvers, and none of them has signed the decision.
+    #[error("the decision would not count: {0}")]
+    Signature(#[from] SignatureError),
 }
 
 /// An error that prevents restoring a run from its text.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture};
@@ -14,7 +15,7 @@ use windlass_core::{
     decision::PendingCall,
     id::{AgentName, CallId},
     item::OutputContent,
-    journal::CallStatus,
+    journal::{CallStatus, CompactionReason},
     run::RunItem,
     tool::ToolKey,
 };
@@ -97,6 +98,22 @@ pub enum RunEventKind {
     },
     /// The model responded. The items of the response follow.
     ModelResponded(Arc<ModelResponseInfo>),
+    /// The history was compacted: later model requests have a shorter conversation.
+    HistoryCompacted {
+        /// The reason of the compaction.
+        reason: CompactionReason,
+        /// Estimated tokens of the request before.
+        tokens_before: u64,
+        /// Estimated tokens of the request after.
+        tokens_after: u64,
+    },
+    /// A model request failed, and the run waits for its next attempt.
+    ModelRetryScheduled {
+        /// Description of the failure.
+        error: String,
+        /// Delay before the next attempt.
+        delay: Duration,
+    },
     /// A problem occurred that does not end the run.
     Warning {
         /// Description of the problem.

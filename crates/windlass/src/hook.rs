@@ -16,6 +16,7 @@ use windlass_core::{
 };
 
 use crate::guardrail::panic_message;
+use crate::model::ModelResponse;
 use crate::tool::{RunContext, ToolContext};
 
 /// An error of a hook.
@@ -120,6 +121,25 @@ pub struct ModelResponseInfo {
     pub responded_at: Timestamp,
 }
 
+impl ModelResponseInfo {
+    pub(crate) fn of_response(
+        response: &ModelResponse,
+        attempts: u32,
+        requested_at: Option<Timestamp>,
+        responded_at: Timestamp,
+    ) -> Self {
+        Self {
+            usage: response.usage.unwrap_or_else(Usage::of_unknown_request),
+            model: response.model.clone(),
+            response_id: response.response_id.clone(),
+            request_id: response.request_id.clone(),
+            attempts,
+            requested_at: requested_at.unwrap_or(responded_at),
+            responded_at,
+        }
+    }
+}
+
 /// The attempts, times and guardrail verdicts of a settled call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -132,6 +152,8 @@ pub struct CallInfo {
     pub settled_at: Timestamp,
     /// The verdicts of the tool's guardrails, in the order in which they ran.
     pub guardrails: Vec<GuardrailRecord>,
+    /// True if the output of this event lacks secrets that the model receives.
+    pub is_output_redacted: bool,
     /// Sequence number of the record of the settlement.
     pub seq: u64,
 }
@@ -143,6 +165,16 @@ pub enum AfterCall {
     RunContinues,
     /// The run ends: this call or another call of the turn failed it, or the turn was cancelled.
     RunEnds,
+}
+
+impl AfterCall {
+    /// Returns the consequence of a call with this status in a run that ends or goes on.
+    pub(crate) fn of_call(status: &CallStatus, is_run_ending: bool) -> Self {
+        match is_run_ending || *status == CallStatus::Cancelled {
+            true => Self::RunEnds,
+            false => Self::RunContinues,
+        }
+    }
 }
 
 /// A callback for the lifecycle events of a run or an agent.

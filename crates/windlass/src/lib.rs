@@ -27,6 +27,7 @@ extern crate self as windlass;
 pub mod agent;
 pub mod artefact;
 mod clock;
+pub mod context;
 mod drive;
 pub mod error;
 pub mod event;

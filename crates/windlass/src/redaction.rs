@@ -221,7 +221,15 @@ impl SecretRegistry {
         if !self.has_secrets.load(Ordering::Relaxed) {
             return entry;
         }
-        self.mask(self.redact_fields(within, entry))
+        let original_output = match &entry {
+            JournalEntry::CallSettled(settled) => Some(settled.output.clone()),
+            _ => None,
+        };
+        let mut redacted = self.mask(self.redact_fields(within, entry));
+        if let (JournalEntry::CallSettled(settled), Some(original)) = (&mut redacted, original_output) {
+            settled.is_output_redacted = settled.output != original;
+        }
+        redacted
     }
 
     /// Returns an event of a live run in the form that a replay of its journal gives.
@@ -271,14 +279,23 @@ impl SecretRegistry {
                 })
             }
             JournalEntry::ModelInputFiltered(mut filtered) => {
-                for part in &mut filtered.input {
-                    if let FilteredInput::Item(item) = part {
-                        *item = self.redact_item(within, item.clone());
-                    }
-                }
+                self.redact_parts(within, &mut filtered.input);
                 JournalEntry::ModelInputFiltered(filtered)
             }
+            JournalEntry::HistoryCompacted(mut compacted) => {
+                self.redact_parts(within, &mut compacted.history);
+                JournalEntry::HistoryCompacted(compacted)
+            }
             other => other,
+        }
+    }
+
+    /// Redacts the items that a filter or a compaction made.
+    fn redact_parts(&self, within: &[CallId], parts: &mut [FilteredInput]) {
+        for part in parts {
+            if let FilteredInput::Item(item) = part {
+                *item = self.redact_item(within, item.clone());
+            }
         }
     }
 

@@ -277,10 +277,16 @@ async fn each_agent_of_a_run_has_its_own_limit_of_concurrent_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_is_retried_where_a_second_execution_does_no_harm() {
-    for (effect, want, attempts) in [
-        (ToolEffect::Pure, CallStatus::Succeeded, 2),
-        (ToolEffect::Idempotent, CallStatus::Succeeded, 2),
-        (ToolEffect::Once, CallStatus::TimedOut, 1),
+    let declared: fn(Tool, ToolEffect) -> Tool = |tool, effect| tool.effect(effect);
+    let by_rule: fn(Tool, ToolEffect) -> Tool =
+        |tool, effect| tool.effect_by_arguments(move |_: &Value| effect);
+    for (effect, want, attempts, with_effect) in [
+        (ToolEffect::Pure, CallStatus::Succeeded, 2, declared),
+        (ToolEffect::Idempotent, CallStatus::Succeeded, 2, declared),
+        (ToolEffect::Once, CallStatus::TimedOut, 1, declared),
+        (ToolEffect::Pure, CallStatus::Succeeded, 2, by_rule),
+        (ToolEffect::Idempotent, CallStatus::Succeeded, 2, by_rule),
+        (ToolEffect::Once, CallStatus::TimedOut, 1, by_rule),
     ] {
         let (bodies, running) = (Arc::new(AtomicUsize::new(0)), Arc::new(()));
         let (counted, alive) = (bodies.clone(), running.clone());
@@ -295,7 +301,8 @@ async fn a_timeout_is_retried_where_a_second_execution_does_no_harm() {
                 Ok("done".to_owned())
             }
         });
-        let fetch = fetch.effect(effect).timeout(Duration::from_secs(1)).retry(3, Duration::from_millis(10));
+        let fetch = with_effect(fetch, effect);
+        let fetch = fetch.timeout(Duration::from_secs(1)).retry(3, Duration::from_millis(10));
         let agent = Agent::new("desk")
             .model(ScriptedModel::new([calls(&[("a", "fetch")]), ScriptedResponse::text("bye")]))
             .tool(fetch);

@@ -99,7 +99,8 @@ fn is_derived(event: &RunEvent) -> bool {
         | RunEventKind::CallHeld(_)
         | RunEventKind::CallStarted { .. }
         | RunEventKind::CallSettled { .. }
-        | RunEventKind::ModelResponded(_) => true,
+        | RunEventKind::ModelResponded(_)
+        | RunEventKind::ModelRetryScheduled { .. } => true,
         RunEventKind::TextDelta { .. }
         | RunEventKind::ReasoningDelta { .. }
         | RunEventKind::ArgumentsDelta { .. }

@@ -8,20 +8,23 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::Notify;
+use windlass::core::canonical::Digest;
 use windlass::core::decision::{Decision, DecisionScope, HoldReason};
 use windlass::core::id::{RunId, Timestamp};
 use windlass::core::item::Item;
-use windlass::core::journal::JournalEntry;
+use windlass::core::journal::{JournalEntry, JournalLine};
 use windlass::error::StoreErrorKind;
 use windlass::fleet::{
-    AgentBuild, AgentRegistry, DeployedAgent, QueueOrder, QueuedState, RetryBackoff, RunQueue, RunSubmission,
-    SegmentLimit, Worker, WorkerReport,
+    AgentRegistry, DeployedAgent, QueueOrder, QueuedState, RetryBackoff, RunQueue, RunSchedule,
+    RunSubmission, RunVerdict, SegmentLimit, Worker, WorkerReport, check_run,
 };
 use windlass::model::{
     DeltaSink, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, RetryAdvice, describe_item,
 };
 use windlass::prelude::*;
-use windlass::store::{LeaseClaim, MemoryStore, RunQuery, RunStatus, Store, load_paused, post_decision};
+use windlass::store::{
+    Durability, LeaseClaim, MemoryStore, RunQuery, RunStatus, Store, load_paused, post_decision,
+};
 
 /// Longest time that a test waits for a condition.
 const PATIENCE: Duration = Duration::from_secs(3_600);
@@ -407,10 +410,132 @@ async fn a_run_goes_to_a_build_that_can_finish_it() {
     assert_eq!((report.declined, report.ended), (1, 0));
     let declined = queue.load_queued_run(&run).await.expect("it loads").expect("it is queued").declined_by;
     let (build, reason) = declined.into_iter().next().expect("a refusal");
-    assert_eq!(build, AgentBuild::of_agent(&new).to_string());
+    assert_eq!(build, new.compute_build().to_string());
     assert!(reason.contains("`legacy`"), "{reason}");
     let report = work_until_idle(&queue, old).await;
     assert_eq!((report.declined, report.ended, count.load(Ordering::SeqCst)), (0, 1, 1));
+}
+
+/// Parks a run of `agent` before its call, and returns the store.
+async fn park_run(agent: DeployedAgent) -> Arc<MemoryStore> {
+    let queue = Arc::new(MemoryStore::default());
+    submit(&*queue, "run").await;
+    let worker = Worker::new(queue.clone(), AgentRegistry::new().deploy(agent));
+    assert_eq!(worker.run_until_idle().await.expect("it works").parked, 1);
+    queue
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_records_the_build_that_began_it() {
+    let count = Arc::new(AtomicU32::new(0));
+    let desk = Agent::new("desk")
+        .model(TurnModel::calling(&[&["order"]]))
+        .tools(counting_tool("order", &count).needs_approval());
+    let queue = park_run(DeployedAgent::new(desk.clone()).release("v1")).await;
+    let paused = load_paused(&*queue, &"run".into()).await.expect("it loads");
+    let Some(JournalEntry::RunStarted(started)) = paused.record().journal().first().map(|first| &first.entry)
+    else {
+        panic!("a run begins with its start");
+    };
+    assert_eq!(started.build, Some(desk.compute_build().with_release(Some("v1".to_owned()))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_before_the_deploy_names_the_runs_that_the_new_build_cannot_finish() {
+    let count = Arc::new(AtomicU32::new(0));
+    let desk = |tool: Tool| Agent::new("desk").model(TurnModel::calling(&[&["order"]])).tools(tool);
+    let order = || counting_tool("order", &count).needs_approval();
+    let queue = park_run(DeployedAgent::new(desk(order())).release("v1")).await;
+    let run = RunId::from("run");
+    let check = |agent: DeployedAgent| {
+        let (queue, run) = (queue.clone(), run.clone());
+        async move {
+            let registry = AgentRegistry::new().deploy(agent);
+            check_run(&*queue, &run, &registry).await.expect("it is checked")
+        }
+    };
+    assert_eq!(check(DeployedAgent::new(desk(order()))).await, RunVerdict::SameBuild);
+    let wider = desk(order()).tools(counting_tool("other", &count));
+    let begun_by = Some(desk(order()).compute_build().with_release(Some("v1".to_owned())));
+    assert_eq!(check(DeployedAgent::new(wider)).await, RunVerdict::OtherBuild { begun_by: begun_by.clone() });
+    let schema = json!({ "type": "object", "properties": { "size": { "type": "string" } }, "required": ["size"],
+        "additionalProperties": false });
+    let stricter = Tool::dynamic("order", "Orders.", schema, |_: ToolContext, _: Value| async {
+        Ok::<_, ToolError>("ordered")
+    });
+    let cases = [
+        (DeployedAgent::new(desk(counting_tool("modern", &count))), "`order`"),
+        (DeployedAgent::new(desk(stricter)), "size"),
+        (DeployedAgent::new(Agent::new("clerk").model(TurnModel::default())), "`desk` is not deployed"),
+        (DeployedAgent::new(desk(order())).release("v2").only_releases(["v3"]), "v1@"),
+    ];
+    for (agent, part) in cases {
+        let RunVerdict::CannotFinish { begun_by: recorded, reason } = check(agent).await else {
+            panic!("the build without {part} cannot finish the run");
+        };
+        assert_eq!(recorded, begun_by);
+        assert!(reason.contains(part), "{reason}");
+    }
+    // A worker declines what the check has said that it cannot finish.
+    post_decision(&*queue, &run, "c0-0", Decision::Approve, DecisionScope::ThisCall, "ann")
+        .await
+        .expect("it is posted");
+    let worker = |agent| Worker::new(queue.clone(), AgentRegistry::new().deploy(agent)).run_until_idle();
+    let other = DeployedAgent::new(desk(order())).release("v2").only_releases(["v3"]);
+    let report = worker(other).await.expect("it works");
+    assert_eq!((report.declined, report.ended), (1, 0));
+    let listed = DeployedAgent::new(desk(order())).release("v4").only_releases(["v1"]);
+    let report = worker(listed).await.expect("it works");
+    assert_eq!((report.declined, report.ended, count.load(Ordering::SeqCst)), (0, 1, 1));
+    assert_eq!(check(DeployedAgent::new(desk(order()))).await, RunVerdict::Ended);
+}
+
+/// A newer version writes an entry that this one does not know.
+#[tokio::test(start_paused = true)]
+async fn a_worker_leaves_a_newer_journal_alone() {
+    let count = Arc::new(AtomicU32::new(0));
+    let desk = Agent::new("desk")
+        .model(TurnModel::calling(&[&["order"]]))
+        .tools(counting_tool("order", &count).needs_approval());
+    let queue = park_run(DeployedAgent::new(desk.clone())).await;
+    let run = RunId::from("run");
+    let lines = queue.load_journal(&run, 0).await.expect("it loads");
+    let claim = LeaseClaim { owner: "newer", now: Timestamp(0), duration: Duration::from_secs(30) };
+    let lease = queue.acquire_lease(&run, claim, None).await.expect("it is free");
+    let body = r#"{"at":1,"call_teleported":{}}"#.to_owned();
+    let head = lines.last().expect("a line").hash;
+    let hash = Digest::of_bytes(&[head.as_bytes(), body.as_bytes()].concat());
+    queue
+        .append_journal(&lease, lines.len() as u64, vec![JournalLine { hash, body }], Durability::Sync)
+        .await
+        .expect("it is written");
+    queue.release_lease(&lease).await.expect("it is released");
+    queue.post_order(&run, &QueueOrder::HandOver).await.expect("it is posted");
+
+    let report = work_until_idle(&queue, desk.clone()).await;
+    assert_eq!((report.declined, report.ended, report.failed), (1, 0, 0));
+    let after = queue.load_journal(&run, 0).await.expect("it loads");
+    assert_eq!(after.len(), lines.len() + 1, "nothing was written");
+    let queued = queue.load_queued_run(&run).await.expect("it loads").expect("it is queued");
+    assert_eq!(queued.state, QueuedState::Ready, "a newer worker takes it");
+    let verdict = check_run(&*queue, &run, &registry(desk)).await.expect("it is checked");
+    assert!(matches!(verdict, RunVerdict::CannotFinish { .. }), "{verdict:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_fires_schedules_and_drives_their_runs() {
+    let queue = Arc::new(MemoryStore::default());
+    let times = "* * * * *".parse().expect("it is valid");
+    let schedule =
+        RunSchedule::new("tidy", times, RunSubmission::new("any", "desk", "tidy up").tenant("acme"));
+    queue.save_schedule(&schedule, Timestamp(0)).await.expect("it is saved");
+    let agent = Agent::new("desk").model(TurnModel::default());
+    assert_eq!(work_until_idle(&queue, agent).await.ended, 1, "the last missed time is made up for");
+    let runs = queue.list_runs(&RunQuery::default()).await.expect("they are listed");
+    let [run] = runs.as_slice() else { panic!("one run") };
+    assert!(run.run.as_str().starts_with("tidy@"), "{}", run.run);
+    let queued = queue.load_queued_run(&run.run).await.expect("it loads").expect("it was submitted");
+    assert_eq!((queued.submission.tenant.as_str(), queued.state), ("acme", QueuedState::Ended));
 }
 
 #[tokio::test(start_paused = true)]

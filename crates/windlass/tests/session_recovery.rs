@@ -16,9 +16,12 @@ use windlass::error::{ConfigError, RunError, StoreError};
 use windlass::model::describe_item;
 use windlass::prelude::*;
 use windlass::run::PausedRun;
-use windlass::session::{MemorySessionStore, Session, SessionState, SessionStore, SessionWrite};
+use windlass::session::{
+    MemorySessionStore, Session, SessionClaim, SessionState, SessionStore, SessionWrite,
+};
 use windlass::store::{
-    DerivedWrites, Durability, Lease, MemoryStore, SqliteStore, Store, StoreFuture, StoreWrapper, load_paused,
+    DerivedWrites, Durability, Lease, LeaseClaim, MemoryStore, SqliteStore, Store, StoreFuture, StoreWrapper,
+    StoredLease, load_paused,
 };
 
 const RUN: &str = "run";
@@ -191,6 +194,23 @@ impl SessionStore for HangingSessions {
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         self.memory.replace_items(session, version, items)
+    }
+
+    fn claim_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> BoxFuture<'a, Result<SessionClaim, StoreError>> {
+        self.memory.claim_session(session, claim, abandoned)
+    }
+
+    fn release_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        owner: &'a str,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.memory.release_session(session, owner)
     }
 
     fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {

@@ -21,8 +21,8 @@ use windlass::core::{
 use windlass::prelude::*;
 use windlass::session::SessionStore;
 use windlass::store::{
-    Durability, LeaseClaim, LeaseObserver, ReceiptClaim, ReceiptKey, RunQuery, Store, list_all_runs,
-    load_paused,
+    DerivedWrites, Durability, LeaseClaim, LeaseObserver, MemoryStore, ReceiptClaim, ReceiptKey,
+    ReceiptWrite, RunQuery, Store, list_all_runs, load_paused,
 };
 use windlass::{error::StoreErrorKind, store::SqliteStore};
 
@@ -44,6 +44,8 @@ async fn a_part_to_play() {
         "run" => compete_for_run(&store, &name).await,
         "receipt" => compete_for_receipts(&store, &name, &path).await,
         "session" => compete_for_session(&store, &name).await,
+        "turns" => add_turns_from_another_store(store, &name).await,
+        "hold" => hold_session_until_killed(store).await,
         "append" => append_until_killed(store).await,
         "start" => start_runs_until_killed(store, &name).await,
         "fill" => append_until_full(&store, &name).await,
@@ -211,6 +213,10 @@ const RECEIPT_COUNT: usize = 12;
 
 /// Makes a call whenever it holds the claim, and records it in a file; otherwise waits for the receipt.
 async fn compete_for_receipts(store: &SqliteStore, name: &str, path: &Path) {
+    let lease = store
+        .create_run(&name.into(), &"agent".into(), lease_claim(name, 0), Vec::new())
+        .await
+        .expect("made");
     for call in 0..RECEIPT_COUNT {
         let key = ReceiptKey { scope: String::new(), digest: Digest::of_text(&call.to_string()) };
         loop {
@@ -221,8 +227,12 @@ async fn compete_for_receipts(store: &SqliteStore, name: &str, path: &Path) {
                         fs::OpenOptions::new().create(true).append(true).open(ledger).expect("opens");
                     writeln!(ledger, "{call}").expect("written");
                     tokio::time::sleep(Duration::from_millis(15)).await;
+                    let output = format!("{call} by {name}").into();
+                    let receipt =
+                        ReceiptWrite { key: key.clone(), owner: name.to_owned(), output, expires_at: None };
+                    let writes = DerivedWrites { receipts: vec![receipt], ..DerivedWrites::default() };
                     store
-                        .save_receipt(&key, name, &format!("{call} by {name}").into(), None)
+                        .append_with_writes(&lease, 0, Vec::new(), Durability::Sync, writes)
                         .await
                         .expect("kept");
                 }
@@ -278,6 +288,100 @@ async fn two_processes_add_to_a_session_and_lose_nothing() {
         let name = names.into_iter().find(is_next).expect("a whole batch, in its writer's order");
         *due.entry(name).or_default() += 1;
     }
+}
+
+const TURN_COUNT: usize = 12;
+
+/// Returns an agent whose every run makes a call that takes a while.
+fn slow_agent(name: &str, wait: Duration) -> Agent {
+    let tool = Tool::dynamic(
+        "wait",
+        "Waits.",
+        json!({ "type": "object", "properties": {}, "additionalProperties": false }),
+        move |_, _| async move {
+            tokio::time::sleep(wait).await;
+            Ok::<_, ToolError>("waited".to_owned())
+        },
+    );
+    let replies =
+        [ScriptedResponse::call("c1", "wait", json!({})), ScriptedResponse::text(format!("done by {name}"))];
+    Agent::new("agent").model(ScriptedModel::new(replies)).tools(tool)
+}
+
+/// Adds turns to a session of the file, with runs that are in a store of this process.
+async fn add_turns_from_another_store(sessions: SqliteStore, name: &str) {
+    let sessions = Arc::new(sessions);
+    let runs = Arc::new(MemoryStore::default());
+    for number in 0..TURN_COUNT {
+        let session = Session::new("session", sessions.clone());
+        let run = slow_agent(name, Duration::from_millis(5)).run(format!("{name} {number}"));
+        run.session(&session).store(runs.clone()).await.expect("it ends");
+    }
+}
+
+/// One run at a time appends to a session, also where the runs are in other stores of other processes.
+#[tokio::test]
+async fn runs_of_other_stores_and_processes_add_whole_turns_to_a_session() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("store.db");
+    let names = ["ann", "bea"];
+    run_children("turns", &path, "", &names);
+    let store = SqliteStore::open(&path).expect("opens");
+    let state = SessionStore::load_session(&store, &SessionId::from("session")).await.expect("read");
+    let texts: Vec<String> = state
+        .items
+        .iter()
+        .map(|item| match &**item {
+            Item::Message(message) => message.text(),
+            Item::Call(_) => "call".to_owned(),
+            Item::Output(_) => "output".to_owned(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(texts.len(), 4 * TURN_COUNT * names.len());
+    for turn in texts.chunks(4) {
+        let name = turn[0].split(' ').next().unwrap_or_default();
+        assert!(names.contains(&name), "{turn:?}");
+        assert_eq!(turn[1..], ["call", "output", &format!("done by {name}")], "the runs are not interleaved");
+    }
+}
+
+/// Holds a session with a run that never ends.
+async fn hold_session_until_killed(sessions: SqliteStore) {
+    let session = Session::new("session", Arc::new(sessions));
+    let run = slow_agent("holder", Duration::from_secs(3_600)).run("hold").session(&session);
+    let mut stream = run.stream();
+    while let Some(event) = stream.next().await {
+        if matches!(event.kind, RunEventKind::CallStarted { .. }) {
+            print_line("held", "session");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_session_whose_process_was_killed_is_free_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("store.db");
+    let mut child = child_command("hold", &path, "holder").spawn().expect("started");
+    let mut lines = BufReader::new(child.stdout.take().expect("its lines")).lines();
+    lines
+        .find(|line| line.as_ref().is_ok_and(|line| line.starts_with("held")))
+        .expect("it holds")
+        .expect("read");
+    let sessions = Arc::new(SqliteStore::open(&path).expect("opens"));
+    let session = Session::new("session", sessions);
+    let refused = || {
+        let agent = slow_agent("other", Duration::ZERO);
+        agent.run("other").session(&session).on_session_busy(windlass::run::OnSessionBusy::Refuse)
+    };
+    let busy = refused().await.expect_err("another process holds it");
+    assert!(
+        matches!(&busy, windlass::error::RunError::Session(error) if error.kind() == StoreErrorKind::SessionBusy),
+        "{busy}"
+    );
+    child.kill().expect("killed");
+    child.wait().expect("ended");
+    refused().await.expect("its owner has died");
 }
 
 /// Appends to several runs concurrently, and prints every acknowledged line.

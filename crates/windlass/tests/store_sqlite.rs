@@ -20,8 +20,8 @@ use windlass::core::{
 use windlass::prelude::*;
 use windlass::session::SessionStore;
 use windlass::store::{
-    Durability, Lease, LeaseClaim, PostDecisionError, PostedDecision, ReceiptClaim, ReceiptKey, RunQuery,
-    RunStatus, Store,
+    DerivedWrites, Durability, Lease, LeaseClaim, PostDecisionError, PostedDecision, ReceiptClaim,
+    ReceiptKey, ReceiptWrite, RunQuery, RunStatus, Store,
 };
 use windlass::{core::journal::CallStatus, error::StoreErrorKind, store::SqliteStore};
 
@@ -89,7 +89,10 @@ async fn everything_is_there_after_a_restart() {
     store.post_decision(&run, posted.clone(), 1).await.expect("posted");
     store.save_artefact(&lease, "c1", b"all of it").await.expect("kept");
     store.claim_receipt(&key, lease_claim("ann", 1_000), None).await.expect("claimed");
-    store.save_receipt(&key, "ann", &"output".into(), None).await.expect("kept");
+    let receipt =
+        ReceiptWrite { key: key.clone(), owner: "ann".to_owned(), output: "output".into(), expires_at: None };
+    let writes = DerivedWrites { receipts: vec![receipt], ..DerivedWrites::default() };
+    store.append_with_writes(&lease, 3, Vec::new(), Durability::Sync, writes).await.expect("kept");
     SessionStore::append_items(&*store, &"s".into(), vec![Arc::new(Item::user("hello"))])
         .await
         .expect("kept");

@@ -128,6 +128,24 @@ async fn a_copy_beside_its_original_is_noticed_until_the_original_is_gone() {
     assert_eq!(open_warnings(&copy), [], "it has its place here now");
 }
 
+/// The disk of a cloned machine has the same paths and inodes.
+#[tokio::test]
+async fn a_store_on_a_cloned_disk_is_noticed_by_its_host() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("store.db");
+    make_store(&path, 1).await;
+    let db = rusqlite::Connection::open(&path).expect("opens");
+    db.execute("UPDATE store SET host = 'another'", []).expect("written");
+    drop(db);
+    let original = path.canonicalize().expect("it is there");
+    let moved = StoreWarning::Moved { host: "another".to_owned(), path: original };
+    assert_eq!(open_warnings(&path), [moved]);
+    let store = SqliteStore::open(&path).expect("opens");
+    create_run(&store, "driven here").await;
+    drop(store);
+    assert_eq!(open_warnings(&path), [], "it has its place here now");
+}
+
 /// Returns a number that no other call returns.
 fn next_number() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};

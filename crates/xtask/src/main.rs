@@ -1,6 +1,7 @@
 //! Checks of the repository itself, run as `cargo run -p xtask -- <task>`.
 
 mod definitions;
+mod docs;
 mod names;
 
 use std::path::Path;
@@ -12,8 +13,11 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["names"] => names::check(root),
         ["names", "--list"] => names::list(root),
+        ["docs"] => docs::check(root),
+        ["docs", "--write"] => docs::write(root),
+        ["docs", "--full", file] => docs::write_full(root, Path::new(file)),
         _ => {
-            eprintln!("usage: cargo run -p xtask -- names [--list]");
+            eprintln!("usage: cargo run -p xtask -- names [--list] | docs [--write | --full FILE]");
             ExitCode::from(2)
         }
     }

@@ -1,8 +1,9 @@
 //! Agents defined by a file: `agent.toml` has the instructions, the model, the tools and the approval policy.
 
+mod approvers;
 mod duration;
 mod mcp;
-mod model;
+pub(crate) mod model;
 mod policy;
 mod scripted_model;
 mod tools;
@@ -12,11 +13,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
+use windlass::context::ContextPolicy;
 use windlass::model::{ModelSettings, SharedModel};
-use windlass::{agent::Agent, run::RunBuilder, tool::Tool};
+use windlass::run::{ModelRetryPolicy, RunBuilder};
+use windlass::{agent::Agent, store::ApproverPolicy, tool::Tool};
 
+use self::approvers::ApproversSpec;
+pub(crate) use self::approvers::parse_approvers;
 use self::duration::HumanDuration;
 use self::mcp::McpServerSpec;
+pub(crate) use self::model::ProviderSpecs;
 use self::policy::AgentPolicy;
 #[cfg(feature = "talk")]
 pub(crate) use self::scripted_model::ScriptFileModel;
@@ -29,6 +35,10 @@ use crate::project::AGENT_FILE;
 const DEFAULT_LEASE: Duration = Duration::from_secs(5);
 /// Environment variable with the model of agents that name none.
 const MODEL_VARIABLE: &str = "WINDLASS_MODEL";
+/// Default time for which a run waits for a provider that is away.
+const DEFAULT_PROVIDER_WAIT: Duration = Duration::from_secs(10 * 60);
+/// Maximum delay between two requests to a provider that is away.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Default maximum number of turns.
 const DEFAULT_MAX_TURNS: u32 = 30;
 
@@ -62,24 +72,19 @@ struct AgentFileSpec {
     /// Servers, by name.
     #[serde(default)]
     mcp: BTreeMap<String, McpServerSpec>,
+    /// Settings of model requests.
     #[serde(default)]
-    settings: ModelSettingsSpec,
+    settings: ModelSettings,
+    /// Model servers, by the names that `model` can use.
+    #[serde(default)]
+    providers: ProviderSpecs,
     #[serde(default)]
     limits: RunLimitsSpec,
+    /// The people whose signatures count.
+    approvers: Option<ApproversSpec>,
     /// The policy, which is parsed separately so that its errors name their lines.
     #[serde(default, rename = "policy")]
     _policy: Option<serde::de::IgnoredAny>,
-}
-
-/// The `[settings]` of an agent file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ModelSettingsSpec {
-    temperature: Option<f64>,
-    top_p: Option<f64>,
-    max_tokens: Option<u64>,
-    reasoning_effort: Option<String>,
-    parallel_tool_calls: Option<bool>,
 }
 
 /// The `[limits]` of an agent file.
@@ -90,6 +95,9 @@ struct RunLimitsSpec {
     concurrency: Option<usize>,
     lease: Option<HumanDuration>,
     approvals_expire_after: Option<HumanDuration>,
+    provider_wait: Option<HumanDuration>,
+    /// Size of the model's context window in tokens. The conversation is compacted before it is full.
+    context_window: Option<u64>,
 }
 
 impl AgentFile {
@@ -101,7 +109,7 @@ impl AgentFile {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(CliError::not_found(format!("there is no agent at `{}`", named.display()))
-                    .with_hint("an agent is a folder with an agent.toml; `windlass new NAME` creates one"));
+                    .with_hint("an agent is a folder with an agent.toml; `windlass init` makes one"));
             }
             Err(error) => return Err(CliError::new(format!("`{shown}` cannot be read: {error}"))),
         };
@@ -137,6 +145,11 @@ impl AgentFile {
         self.spec.name.clone().or_else(of_folder).unwrap_or_else(|| "agent".to_owned())
     }
 
+    /// Returns the model servers of the file, by name.
+    pub(crate) fn providers(&self) -> &ProviderSpecs {
+        &self.spec.providers
+    }
+
     /// Returns the name of the model in the file.
     pub(crate) fn model_name(&self) -> Option<&str> {
         self.spec.model.as_deref()
@@ -160,16 +173,7 @@ impl AgentFile {
             agent = agent.instructions(text);
         }
         agent = mcp::connect_servers(agent, self).await?;
-        let ModelSettingsSpec { temperature, top_p, max_tokens, reasoning_effort, parallel_tool_calls } =
-            &self.spec.settings;
-        Ok(agent.tools(self.load_tools().await?).model_settings(ModelSettings {
-            temperature: *temperature,
-            top_p: *top_p,
-            max_tokens: *max_tokens,
-            reasoning_effort: reasoning_effort.clone(),
-            parallel_tool_calls: *parallel_tool_calls,
-            ..ModelSettings::default()
-        }))
+        Ok(agent.tools(self.load_tools().await?).model_settings(self.spec.settings.clone()))
     }
 
     /// Returns the tools with the policy applied.
@@ -180,6 +184,12 @@ impl AgentFile {
     /// Returns the policy of the file.
     pub(crate) fn policy(&self) -> &AgentPolicy {
         &self.policy
+    }
+
+    /// Returns the approvers in the file, if there are any.
+    pub(crate) fn approvers(&self) -> Result<Option<ApproverPolicy>, CliError> {
+        let policy = self.spec.approvers.as_ref().map(ApproversSpec::to_policy).transpose();
+        policy.map_err(|error| CliError::new(format!("`{}`: {error}", self.path.display())))
     }
 
     /// Lists the tools of the MCP servers, and the servers that cannot be reached.
@@ -208,7 +218,7 @@ impl AgentFile {
                 "write `model = \"provider:name\"` in the agent file, pass --model provider:name, or set WINDLASS_MODEL",
             )
         })?;
-        model::resolve_model(named, &self.folder)
+        model::resolve_model(named, &self.folder, &self.spec.providers)
     }
 
     /// Applies the limits of the file to a run.
@@ -216,14 +226,28 @@ impl AgentFile {
         let limits = &self.spec.limits;
         let mut run = run
             .max_turns(limits.turns.unwrap_or(DEFAULT_MAX_TURNS))
-            .lease_duration(limits.lease.map_or(DEFAULT_LEASE, HumanDuration::as_duration));
+            .lease_duration(limits.lease.map_or(DEFAULT_LEASE, HumanDuration::as_duration))
+            // The command ends the attempts: a provider that is away does not fail the run.
+            .model_retry(ModelRetryPolicy {
+                max_attempts: u32::MAX,
+                max_delay: MAX_RETRY_DELAY,
+                ..ModelRetryPolicy::default()
+            });
         if let Some(concurrency) = limits.concurrency {
             run = run.max_concurrent_calls(concurrency);
         }
         if let Some(expiry) = limits.approvals_expire_after {
             run = run.approvals_expire_after(expiry.as_duration());
         }
+        if let Some(tokens) = limits.context_window {
+            run = run.context_policy(ContextPolicy::with_window(tokens));
+        }
         run
+    }
+
+    /// Returns the time for which a run waits for a provider that is away.
+    pub(crate) fn provider_wait(&self) -> Duration {
+        self.spec.limits.provider_wait.map_or(DEFAULT_PROVIDER_WAIT, HumanDuration::as_duration)
     }
 
     /// Applies the limits of the file to a voice conversation.

@@ -12,24 +12,47 @@ pub(super) const SCRIPTED_PREFIX: &str = "scripted:";
 /// Prefix of a model that runs in this process.
 const LOCAL_PREFIX: &str = "local:";
 
-/// Resolves a model name: `provider:name`, `local:FILE`, or `scripted:FILE` relative to the agent file.
-pub(super) fn resolve_model(named: &str, folder: &Path) -> Result<SharedModel, CliError> {
+/// The `[providers]` of an agent file.
+#[cfg(feature = "models")]
+pub(crate) type ProviderSpecs = std::collections::BTreeMap<String, windlass_models::ProviderSettings>;
+/// The `[providers]` of an agent file, which this build cannot use.
+#[cfg(not(feature = "models"))]
+pub(crate) type ProviderSpecs = std::collections::BTreeMap<String, toml::Value>;
+
+/// Resolves a model name: `provider:name`, `local:FILE`, or `scripted:FILE` relative to the agent file. `providers` are
+/// the servers of the file.
+pub(super) fn resolve_model(
+    named: &str,
+    folder: &Path,
+    providers: &ProviderSpecs,
+) -> Result<SharedModel, CliError> {
     if let Some(file) = named.strip_prefix(SCRIPTED_PREFIX) {
         return Ok(ScriptFileModel::read(&folder.join(file))?.into());
     }
     match named.strip_prefix(LOCAL_PREFIX) {
         Some(weights) => local_model(weights, folder),
-        None => network_model(named),
+        None => network_model(named, providers),
     }
 }
 
 #[cfg(feature = "models")]
-fn network_model(named: &str) -> Result<SharedModel, CliError> {
-    windlass_models::model(named).map_err(|error| {
+fn network_model(named: &str, providers: &ProviderSpecs) -> Result<SharedModel, CliError> {
+    registry_with(providers).model(named).map_err(|error| {
         let text = error.to_string();
         // The library's hint is for programmers, so only the message before it is used.
         let message = text.split("; hint:").next().unwrap_or(&text).to_owned();
         CliError::new(message).with_hint(setup_hint(&error))
+    })
+}
+
+/// Returns the known providers and those of an agent file.
+#[cfg(feature = "models")]
+pub(crate) fn registry_with(providers: &ProviderSpecs) -> windlass_models::ProviderRegistry {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+    let registry = windlass_models::ProviderRegistry::from_env();
+    providers.iter().fold(registry, |registry, (name, settings)| {
+        let (provider, settings) = (name.clone(), settings.clone());
+        registry.with_provider(name, move |model| settings.model(&provider, model, variable))
     })
 }
 
@@ -40,6 +63,7 @@ fn setup_hint(error: &windlass_models::SetupError) -> String {
         SetupError::MissingKey { variable, .. } => {
             format!("set {variable} in the environment; `windlass demo` needs no key")
         }
+        SetupError::MissingVariable { variable, .. } => format!("set {variable} in the environment"),
         SetupError::InvalidKey { variable, .. } => format!("remove line breaks and quotes from {variable}"),
         SetupError::InvalidModelSpec { .. } => {
             "write `provider:model`, such as `openai:gpt-5-mini`, `ollama:llama3.2` or `scripted:answers.toml`"
@@ -50,7 +74,7 @@ fn setup_hint(error: &windlass_models::SetupError) -> String {
 }
 
 #[cfg(not(feature = "models"))]
-fn network_model(named: &str) -> Result<SharedModel, CliError> {
+fn network_model(named: &str, _: &ProviderSpecs) -> Result<SharedModel, CliError> {
     Err(CliError::new(format!(
         "model `{named}` cannot be used: this windlass was built without network models"
     ))

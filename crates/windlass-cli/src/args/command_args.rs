@@ -1,6 +1,7 @@
 //! The arguments of each sub-command.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::ValueEnum;
 
@@ -33,6 +34,136 @@ pub(crate) struct RunArgs {
     /// Id of the run [default: a new id]
     #[arg(long, value_name = "ID")]
     pub(crate) run_id: Option<String>,
+}
+
+/// The arguments of `windlass submit`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SubmitArgs {
+    /// Agent (a folder with an agent.toml, or such a file) and question; without a question, read standard
+    /// input
+    #[arg(value_name = "AGENT] [QUESTION", num_args = 0..=2)]
+    pub(crate) positionals: Vec<String>,
+    /// Session to use as history and to append to
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) session: Option<String>,
+    /// Id of the run; submitting the same again has no effect [default: a new id]
+    #[arg(long, value_name = "ID")]
+    pub(crate) run_id: Option<String>,
+    /// Tenant that the run belongs to; tenants are served in turn
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub(crate) tenant: String,
+    /// Priority among the runs of the tenant; higher ones are taken first
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, allow_negative_numbers = true)]
+    pub(crate) priority: i32,
+    /// Attempts without progress after which the run becomes a dead letter
+    #[arg(long, value_name = "COUNT", default_value_t = windlass::fleet::DEFAULT_MAX_ATTEMPTS)]
+    pub(crate) max_attempts: u32,
+}
+
+/// The arguments of `windlass work`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WorkArgs {
+    /// Agents to drive: folders with an agent.toml, or such files [default: the project]
+    #[arg(value_name = "AGENT")]
+    pub(crate) agents: Vec<PathBuf>,
+    /// Number of runs to drive at a time
+    #[arg(long, value_name = "COUNT", default_value_t = 16)]
+    pub(crate) concurrency: usize,
+    /// Seconds that running calls get to finish when the worker drains
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    pub(crate) drain: u64,
+    /// Stop when there is nothing to take
+    #[arg(long)]
+    pub(crate) until_idle: bool,
+}
+
+/// The arguments of `windlass schedule`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ScheduleArgs {
+    #[command(subcommand)]
+    pub(crate) action: ScheduleAction,
+}
+
+/// The actions of `windlass schedule`.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum ScheduleAction {
+    /// Add a schedule, in place of an earlier one of its name
+    Add {
+        /// Name of the schedule; its runs are named NAME@SECONDS
+        name: String,
+        /// Times in the notation of cron, in UTC: minute, hour, day, month, day of the week
+        #[arg(value_name = "TIMES")]
+        times: windlass::fleet::CronTimes,
+        /// Treatment of times at which no worker was there
+        #[arg(long, value_enum, default_value = "latest", value_name = "POLICY")]
+        missed: MissedChoice,
+        #[command(flatten)]
+        submission: ScheduledRunArgs,
+    },
+    /// List the schedules
+    List,
+    /// Remove a schedule; runs that it has submitted stay
+    Remove {
+        /// Name of the schedule
+        name: String,
+    },
+}
+
+/// The run that a schedule submits.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ScheduledRunArgs {
+    /// Agent: a folder with an agent.toml, or such a file
+    pub(crate) agent: PathBuf,
+    /// Question of each run
+    pub(crate) question: String,
+    /// Session to use as history and to append to
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) session: Option<String>,
+    /// Tenant that the runs belong to
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub(crate) tenant: String,
+    /// Priority among the runs of the tenant
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, allow_negative_numbers = true)]
+    pub(crate) priority: i32,
+}
+
+/// The treatment of missed times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MissedChoice {
+    /// They are skipped
+    Skip,
+    /// The last one is made up for
+    Latest,
+    /// Up to 100 are made up for
+    All,
+}
+
+/// The arguments of `windlass fleet`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FleetArgs {
+    #[command(subcommand)]
+    pub(crate) action: FleetAction,
+}
+
+/// The actions of `windlass fleet`.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum FleetAction {
+    /// List the submitted runs that have not ended
+    Queue {
+        /// Maximum number of runs to list
+        #[arg(short = 'n', long, default_value_t = 20, value_name = "COUNT")]
+        limit: usize,
+    },
+    /// List the workers of the store
+    Workers,
+    /// Say which unfinished runs these agents could not finish, before they are deployed. Exit code 1 if there are any
+    Check {
+        /// Agents: folders with an agent.toml, or such files [default: the project]
+        #[arg(value_name = "AGENT")]
+        agents: Vec<PathBuf>,
+    },
+    /// Make a run ready again that is a dead letter or waits for a time
+    Revive(RunSelector),
 }
 
 /// The options of every sub-command that executes a run.
@@ -136,6 +267,29 @@ pub(crate) struct TalkArgs {
     /// Do not open the page in a browser
     #[arg(long)]
     pub(crate) no_open: bool,
+}
+
+/// The arguments of `windlass serve`.
+#[cfg(feature = "serve")]
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    /// Agents: folders with an agent.toml, or such files [default: the project]
+    pub(crate) agents: Vec<PathBuf>,
+    /// Address to listen on; one that is not a loopback address needs --access
+    #[arg(long, value_name = "ADDRESS", default_value = windlass_server::DEFAULT_ADDRESS)]
+    pub(crate) listen: String,
+    /// File with the people who may use the server, their token digests and rights
+    #[arg(long, value_name = "FILE")]
+    pub(crate) access: Option<PathBuf>,
+    /// Host name that the server answers for, beside its address
+    #[arg(long, value_name = "HOST")]
+    pub(crate) name: Vec<String>,
+    /// Number of runs that are driven at a time; 0 drives none
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(crate) workers: usize,
+    /// Print a new token for a person, and the lines for the access file
+    #[arg(long, value_name = "PERSON", exclusive = true)]
+    pub(crate) new_token: Option<String>,
 }
 
 /// A required run id.
@@ -306,6 +460,8 @@ pub(crate) enum KeyAction {
     Show,
     /// Add a key that authenticates decisions from now on; the earlier ones still verify
     Rotate,
+    /// Print your own key, with which you sign decisions; it is made if there is none
+    Approver,
 }
 
 /// The arguments of `windlass policy`.
@@ -345,6 +501,13 @@ pub(crate) struct ToolsArgs {
     pub(crate) agent: Option<PathBuf>,
 }
 
+/// The arguments of `windlass models`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ModelsArgs {
+    /// Agent: a folder with an agent.toml, or such a file [default: the project]
+    pub(crate) agent: Option<PathBuf>,
+}
+
 /// The arguments of `windlass backup`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BackupArgs {
@@ -352,12 +515,35 @@ pub(crate) struct BackupArgs {
     pub(crate) file: PathBuf,
 }
 
+/// The arguments of `windlass forget`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ForgetArgs {
+    /// Run ids or their prefixes
+    #[arg(value_name = "RUN", required_unless_present = "older_than", conflicts_with = "older_than")]
+    pub(crate) runs: Vec<String>,
+    /// Forget ended runs whose status has not changed for this time: 12h, 30d
+    #[arg(long, value_name = "AGE", value_parser = parse_age)]
+    pub(crate) older_than: Option<Duration>,
+    /// Forget runs with this status instead of all ended ones; may be repeated
+    #[arg(long, value_enum, value_name = "STATE", requires = "older_than")]
+    pub(crate) status: Vec<StatusChoice>,
+}
+
+/// Parses an age: a number and its unit, which is `m`, `h` or `d`.
+fn parse_age(text: &str) -> Result<Duration, String> {
+    let units = [("m", 60), ("h", 3_600), ("d", 86_400)];
+    let found = units.iter().find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, *seconds)));
+    let age =
+        found.and_then(|(number, seconds): (&str, u64)| number.parse::<u64>().ok()?.checked_mul(seconds));
+    age.map(Duration::from_secs).ok_or_else(|| "write an age like 45m, 12h or 30d".to_owned())
+}
+
 /// The arguments of `windlass migrate`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MigrateArgs {
-    /// File of the store to copy from
+    /// Store to copy from: a file, or the address of a database
     pub(crate) from: PathBuf,
-    /// File of the store to copy to; it is made if it does not exist
+    /// Store to copy to; it is made if it does not exist
     pub(crate) to: PathBuf,
 }
 
@@ -368,14 +554,31 @@ pub(crate) struct DoctorArgs {
     pub(crate) agent: Option<PathBuf>,
 }
 
+/// The arguments of `windlass init`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct InitArgs {
+    /// Folder of the agent
+    #[arg(default_value = ".")]
+    pub(crate) folder: PathBuf,
+    /// Model of the agent, as `provider:name` [default: a question]
+    #[arg(short, long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// Write the files and show nothing
+    #[arg(long)]
+    pub(crate) no_tour: bool,
+}
+
 /// The arguments of `windlass new`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct NewArgs {
     /// Name of the project and of its folder
     pub(crate) name: String,
-    /// Folder of a Windlass clone to use instead of the published crates
+    /// Folder of a Windlass clone that the project depends on [default: the clone that this command was built in]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) path: Option<PathBuf>,
+    /// Git repository of Windlass that the project depends on
+    #[arg(long, value_name = "URL", conflicts_with = "path")]
+    pub(crate) git: Option<String>,
 }
 
 /// The arguments of `windlass completions`.

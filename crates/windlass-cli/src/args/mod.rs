@@ -18,11 +18,13 @@ Exit codes:
   5    run, agent, call or file not found
   6    corrupt journal
   7    another process holds the run's lease
+  8    the model's provider is away; `windlass resume` goes on
   70   internal error (a bug in windlass)
   130  interrupted by a second Ctrl-C
 
 Start here:
   windlass demo                  a one-minute tour; needs no API key and no network
+  windlass init                  make this folder an agent with your own model
   windlass run . \"a question\"    ask the agent of this folder";
 
 /// Run AI agents durably. Every tool call is planned, approved if required, and journalled before it
@@ -34,8 +36,9 @@ pub(crate) struct CliArgs {
     /// Project folder: one with an agent.toml or with runs [default: the current folder or a parent]
     #[arg(short = 'C', long, global = true, value_name = "FOLDER")]
     pub(crate) project: Option<PathBuf>,
-    /// SQLite file with runs and sessions [default: WINDLASS_STORE, or a file in the user's state folder]
-    #[arg(long, global = true, value_name = "FILE")]
+    /// SQLite file with runs and sessions, or the address of a database, postgres://… [default: WINDLASS_STORE, or a file
+    /// in the user's state folder]
+    #[arg(long, global = true, value_name = "STORE")]
     pub(crate) store: Option<PathBuf>,
     /// File with the keys that authenticate decisions [default: WINDLASS_KEY_FILE, or a file in the user's state folder]
     #[arg(long, global = true, value_name = "FILE")]
@@ -72,6 +75,22 @@ pub(crate) enum CliCommand {
     /// Run an agent with one question
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
+    /// Submit a run to the queue of the store, for a worker
+    #[command(after_help = SUBMIT_EXAMPLES)]
+    Submit(SubmitArgs),
+    /// Work: take submitted runs from the queue of the store and drive them
+    #[command(after_help = WORK_EXAMPLES)]
+    Work(WorkArgs),
+    /// Submit runs at the times of a calendar
+    #[command(
+        after_help = "Examples:\n  windlass schedule add report \"30 7 * * 1-5\" . \"Write the report.\"\n  windlass schedule list\n  windlass schedule remove report\n\nThe workers of the store submit the runs. Times are in UTC."
+    )]
+    Schedule(ScheduleArgs),
+    /// Show the queue and the workers of the store, and revive dead letters
+    #[command(
+        after_help = "Examples:\n  windlass fleet queue\n  windlass fleet workers\n  windlass fleet check new-build\n  windlass fleet revive k3v9"
+    )]
+    Fleet(FleetArgs),
     /// List the runs of this project
     #[command(
         after_help = "Examples:\n  windlass runs\n  windlass runs --status paused\n  windlass runs --json | jq .run"
@@ -94,6 +113,12 @@ pub(crate) enum CliCommand {
     #[cfg(feature = "talk")]
     #[command(after_help = TALK_EXAMPLES)]
     Talk(TalkArgs),
+    /// Serve agents over HTTP, with an inbox for approvers and an inspector in the browser
+    #[cfg(feature = "serve")]
+    #[command(
+        after_help = "Examples:\n  windlass serve                       the agent of this folder, on http://127.0.0.1:4816\n  windlass serve desk clerk            two agents\n  windlass serve --new-token anna      prints a token, and the lines for the access file\n  windlass serve --listen 0.0.0.0:4816 --access people.toml --name agents.example.org"
+    )]
+    Serve(ServeArgs),
     /// Approve a pending call, from any terminal
     #[command(
         after_help = "Examples:\n  windlass approve               shows the call that waits, and asks\n  windlass approve k3v9 pay-3 --resume\n  windlass approve --digest 9f86d081884c7d65…   the call that `windlass show` printed\n  windlass approve k3v9 pay-3 --arguments '{\"euros\": 100}'"
@@ -112,9 +137,9 @@ pub(crate) enum CliCommand {
         after_help = "Examples:\n  windlass settle k3v9 pay-3 --happened \"paid, receipt 12\"\n  windlass settle k3v9 pay-3 --did-not-happen --resume"
     )]
     Settle(SettleArgs),
-    /// Cancel a run that no process is executing
+    /// Cancel a run that no process is executing, or a submitted run
     #[command(
-        after_help = "Examples:\n  windlass cancel k3v9\n\nTo stop a run that another process is executing, press Ctrl-C in its terminal."
+        after_help = "Examples:\n  windlass cancel k3v9\n\nThe worker of a submitted run carries the cancellation out. To stop another run that a process is executing, press\nCtrl-C in its terminal."
     )]
     Cancel(RunSelector),
     /// Fork a run at a record, under a new id. The original run is unchanged
@@ -135,8 +160,10 @@ pub(crate) enum CliCommand {
         after_help = "Examples:\n  windlass verify k3v9\n  windlass verify run.windlass --head 9f86d0…"
     )]
     Verify(VerifyArgs),
-    /// Show or rotate the keys that authenticate decisions
-    #[command(after_help = "Examples:\n  windlass key show\n  windlass key rotate")]
+    /// Show or rotate the keys that authenticate decisions, or make your own to sign with
+    #[command(
+        after_help = "Examples:\n  windlass key show\n  windlass key rotate\n  windlass key approver    for [approvers] in agent.toml"
+    )]
     Key(KeyArgs),
     /// List sessions, or show one
     #[command(
@@ -146,12 +173,20 @@ pub(crate) enum CliCommand {
     /// Copy the store to a new file while runs go on
     #[command(after_help = "Examples:\n  windlass backup windlass-backup.db")]
     Backup(BackupArgs),
+    /// Delete runs by name, or by age and status. Sessions and receipts stay
+    #[command(
+        after_help = "Examples:\n  windlass forget k3v9\n  windlass forget --older-than 30d\n  windlass forget --older-than 90d --status paused"
+    )]
+    Forget(ForgetArgs),
     /// Copy everything in one store to another
     #[command(after_help = "Examples:\n  windlass migrate old.db new.db")]
     Migrate(MigrateArgs),
     /// List the tools of an agent, their effects and approval policies
     #[command(after_help = "Examples:\n  windlass tools .\n  windlass tools . --json | jq .schema")]
     Tools(ToolsArgs),
+    /// List the providers of models, and what is missing to use them
+    #[command(after_help = "Examples:\n  windlass models\n  windlass models . --json")]
+    Models(ModelsArgs),
     /// Test a policy on the calls of recorded runs
     #[command(
         after_help = "Examples:\n  windlass policy test .\n  windlass policy test . --file stricter.toml"
@@ -160,6 +195,11 @@ pub(crate) enum CliCommand {
     /// Check the setup and report what is missing
     #[command(after_help = "Examples:\n  windlass doctor\n  windlass doctor windlass-demo")]
     Doctor(DoctorArgs),
+    /// Make this folder an agent with your own model, and try it
+    #[command(
+        after_help = "Examples:\n  windlass init                  asks which model, then shows an approval and a crash\n  windlass init --model ollama:qwen3 --no-tour\n\nIt finds API keys in the environment and model servers on this machine. Without any, the agent has a scripted model."
+    )]
+    Init(InitArgs),
     /// Create a new agent: a Rust project with tools and tests that needs no API key
     #[command(after_help = "Examples:\n  windlass new my-agent && cd my-agent && cargo test")]
     New(NewArgs),
@@ -179,6 +219,23 @@ Examples:
 
 Open the printed address in a browser on this machine, allow the microphone, and speak. Calls that need approval
 appear on the page; `windlass approve` decides them too. Ctrl-C ends the conversation.";
+
+const SUBMIT_EXAMPLES: &str = "\
+Examples:
+  windlass submit . \"Pay the invoices\"
+  windlass submit . \"Pay the invoices\" --run-id invoices-2026-11    again has no effect
+  windlass submit . \"Tidy up\" --tenant acme --priority 5 --store postgres://db.example/fleet
+
+`windlass work` drives it; `windlass show`, `approve` and `cancel` reach it from any machine that shares the store.";
+
+const WORK_EXAMPLES: &str = "\
+Examples:
+  windlass work .
+  windlass work clerk reviewer --concurrency 32 --store postgres://db.example/fleet
+  windlass work . --until-idle
+
+SIGTERM and Ctrl-C drain the worker: it takes no more runs, no further call starts, and running calls get the drain
+time. Other workers go on with its runs. A second Ctrl-C ends it at once, as a crash would.";
 
 const CHAT_EXAMPLES: &str = "\
 Examples:

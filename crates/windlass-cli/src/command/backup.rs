@@ -12,7 +12,7 @@ pub(crate) async fn run(
     asked: &BackupArgs,
     term: &Terminal,
 ) -> Result<CommandExit, CliError> {
-    let store = CliProject::from_args(args)?.open_existing()?;
+    let store = CliProject::from_args(args)?.open_existing_file()?;
     store.backup(&asked.file).await?;
     let size = std::fs::metadata(&asked.file).map(|copy| copy.len()).unwrap_or_default();
     match term.output_format() {

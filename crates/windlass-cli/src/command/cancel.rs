@@ -1,14 +1,18 @@
-//! `windlass cancel`: cancels a run that no process is executing.
+//! `windlass cancel`: cancels a run that no process is executing, or orders the cancellation of a submitted run.
 
 use serde_json::json;
+use windlass::core::id::RunId;
+use windlass::fleet::{QueueOrder, RunQueue};
 use windlass::model::ScriptedModel;
 use windlass::store::load_paused;
 use windlass::{agent::Agent, run::RunResult};
 
+use super::fleet::find_queued_run;
 use super::resume::wait_for_lease;
 use crate::args::{CliArgs, RunSelector};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::{CliProject, find_run};
+use crate::store_place::session_in_store;
 use crate::terminal::{OutputFormat, Terminal};
 
 pub(crate) async fn run(
@@ -16,7 +20,10 @@ pub(crate) async fn run(
     cancel: &RunSelector,
     term: &Terminal,
 ) -> Result<CommandExit, CliError> {
-    let store = CliProject::from_args(args)?.open_existing()?;
+    let store = CliProject::from_args(args)?.open_existing().await?;
+    if let Some(queued) = find_queued_run(&*store, &cancel.run).await? {
+        return order_cancellation(term, &*store, &queued.submission.run).await;
+    }
     let stored = find_run(&*store, Some(&cancel.run), |_| true).await?;
     let known = load_paused(&*store, &stored.run).await?;
     let run = &stored.run;
@@ -29,7 +36,7 @@ pub(crate) async fn run(
     let agent = Agent::new(known.record().state().agent().clone()).model(ScriptedModel::new([]));
     let mut builder = agent.recover(run.clone(), store.clone()).lease_observer(&observer);
     if let Some(session) = known.record().state().session() {
-        builder = builder.session(&windlass::session::Session::new(session.clone(), store.clone()));
+        builder = builder.session(&session_in_store(session.as_str(), &store)?);
     }
     builder.cancel_handle().cancel();
     match builder.await? {
@@ -49,4 +56,18 @@ pub(crate) async fn run(
         _ => Err(CliError::new(format!("run {run} ended before it could be cancelled"))
             .with_hint("`windlass show` shows how it ended")),
     }
+}
+
+/// Posts the order to cancel a submitted run. The worker that has the run carries it out, or the next one that takes it.
+async fn order_cancellation(
+    term: &Terminal,
+    queue: &dyn RunQueue,
+    run: &RunId,
+) -> Result<CommandExit, CliError> {
+    queue.post_order(run, &QueueOrder::Cancel).await?;
+    match term.output_format() {
+        OutputFormat::Json => term.print_json(&json!({ "type": "cancel_ordered", "run": run })),
+        OutputFormat::Text => term.print_line(format!("a worker cancels run {run}")),
+    }
+    Ok(CommandExit::Success)
 }

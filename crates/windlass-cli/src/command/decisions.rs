@@ -4,8 +4,6 @@
 //! **Invariant:** a decision is about one call that was displayed: in this terminal, where the user confirms it, or
 //! by `windlass show`, whose digest the user passes.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 use windlass::core::{
     canonical::Digest,
@@ -16,19 +14,22 @@ use windlass::core::{
 };
 use windlass::error::{DecisionError, StoreErrorKind};
 use windlass::store::{
-    DecisionReview, PostDecisionError, RunQuery, RunStatus, SqliteStore, StoredRun, list_all_runs,
-    load_paused, load_posted_decisions, post_reviewed_decision,
+    DecisionReview, PostDecisionError, RunQuery, RunStatus, StoredRun, list_all_runs, load_paused,
+    load_posted_decisions, post_reviewed_decision, post_signed_decision,
 };
 
-use super::resume::{agent_file_of_run, resume_run};
+use super::resume::resume_run;
 use super::runs::status_name;
+use crate::agent_path::agent_file_of_run;
+use crate::approver_identity::ApproverIdentity;
 use crate::args::{AnswerArgs, ApproveArgs, CliArgs, DriveArgs, PendingCallArgs, RejectArgs, SettleArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::{CliProject, find_run};
 use crate::run_driver::{
     CallReview, PagerChoice, ReviewPager, SignalCounter, choice_prompt, current_user, is_command_tool,
-    pending_line,
+    pending_line, review_stored_call,
 };
+use crate::store_place::ProjectStore;
 use crate::terminal::{LinePrompter, OutputFormat, PromptInput, Terminal, TextStyle, paint, styled};
 
 /// Minimum length of the prefix of a digest.
@@ -154,9 +155,12 @@ async fn decide_call(
     request: RequestedDecision,
     term: &Terminal,
 ) -> Result<CommandExit, CliError> {
-    let store = CliProject::from_args(args)?.open_existing()?;
-    let by = about.by.clone().unwrap_or_else(current_user);
-    let call = select_call(&store, about, &request).await?;
+    let project = CliProject::from_args(args)?;
+    let store = project.open_existing().await?;
+    let identity = ApproverIdentity::of_project(&project)?;
+    identity.check_decision(&request.decision, about.by.as_deref())?;
+    let by = about.by.clone().unwrap_or_else(|| identity.name_or(current_user));
+    let call = select_call(&project, &store, about, &request).await?;
     let (run, path) = (&call.stored.run, &call.pending.path);
     let posted = posted_decision(&store, &call.stored, path, call.pending.attempt).await?;
     // The same decision is one; another one replaces it until it is taken.
@@ -182,9 +186,10 @@ async fn decide_call(
         (Confirmation::ByArguments, _) => None,
         (Confirmation::Displayed, Some(_)) => Some(call.review.digest()),
         (Confirmation::Displayed, None) => {
-            let file = agent_file_of_run(&*store, run).await?;
+            let file = agent_file_of_run(&project, &*store, run).await?;
             let edited = edited_call(&call.pending, &request.decision);
-            let review = CallReview::new(run, &edited, file.as_ref());
+            let review =
+                review_stored_call(project.local_path(), &*store, run, &edited, file.as_ref()).await?;
             if !confirm_in_terminal(term, &review, request.verb, run.as_str()).await? {
                 term.eprint_line("nothing was decided");
                 return Ok(CommandExit::WaitingForPerson);
@@ -192,7 +197,7 @@ async fn decide_call(
             Some(review.digest())
         }
     };
-    if let Err(error) = post(&store, &call, &request, by.clone(), displayed).await {
+    if let Err(error) = post(&store, &call, &request, &identity, by.clone(), displayed).await {
         let is_taken = match &error {
             PostDecisionError::AlreadyTaken(taken) => {
                 return Err(decided_error(path, taken.decided_by.as_deref(), &taken.decision));
@@ -236,7 +241,11 @@ async fn decide_call(
         return resume_here(args, term, store, &call.stored).await;
     }
     if term.output_format() == OutputFormat::Text && status_name(&call.stored) != "running" {
-        term.eprint_hint(format!("`{} resume {run}` resumes the run", term.command_prefix()));
+        let is_queued = store.load_queued_run(run).await?.is_some();
+        term.eprint_hint(match is_queued {
+            true => "a worker goes on with the run".to_owned(),
+            false => format!("`{} resume {run}` resumes the run", term.command_prefix()),
+        });
     }
     Ok(CommandExit::Success)
 }
@@ -252,7 +261,8 @@ struct SelectedCall {
 
 /// Selects the call that the arguments name: by its digest, by its run and id, or as the only one that waits.
 async fn select_call(
-    store: &Arc<SqliteStore>,
+    project: &CliProject,
+    store: &ProjectStore,
     about: &PendingCallArgs,
     request: &RequestedDecision,
 ) -> Result<SelectedCall, CliError> {
@@ -267,7 +277,7 @@ async fn select_call(
     let mut found = Vec::new();
     for stored in runs {
         let known = load_paused(&**store, &stored.run).await?;
-        let file = agent_file_of_run(&**store, &stored.run).await?;
+        let file = agent_file_of_run(project, &**store, &stored.run).await?;
         for pending in known.pending_calls() {
             let is_named = match &about.call {
                 Some(named) => {
@@ -276,7 +286,9 @@ async fn select_call(
                 None => (request.fits)(&pending),
             };
             if is_named {
-                let review = CallReview::new(&stored.run, &pending, file.as_ref());
+                let review =
+                    review_stored_call(project.local_path(), &**store, &stored.run, &pending, file.as_ref())
+                        .await?;
                 found.push(SelectedCall { stored: stored.clone(), pending, review, is_pending: true });
             }
         }
@@ -285,7 +297,9 @@ async fn select_call(
         // A recorded decision can be corrected until it is taken; then the user learns who decided.
         if let Some(correctable) = known.correctable_call(&path) {
             let pending = correctable.pending;
-            let review = CallReview::new(&stored.run, &pending, file.as_ref());
+            let review =
+                review_stored_call(project.local_path(), &**store, &stored.run, &pending, file.as_ref())
+                    .await?;
             found.push(SelectedCall { stored, pending, review, is_pending: false });
         } else if let Some(taken) = known.taken_decision(&path) {
             return Err(decided_error(&path, taken.decided_by.as_deref(), &taken.decision));
@@ -359,7 +373,7 @@ async fn confirm_in_terminal(
             )));
     }
     let mut signals = SignalCounter::install()?;
-    let mut prompter = LinePrompter::spawn_reader();
+    let mut prompter = LinePrompter::spawn_reader(None);
     let mut pager = ReviewPager::new(term, review);
     loop {
         pager.print_page(term);
@@ -387,15 +401,20 @@ async fn confirm_in_terminal(
 /// Posts the decision with the digest of what was displayed. The run may have moved on while the user read: only the
 /// displayed hold is decided.
 async fn post(
-    store: &Arc<SqliteStore>,
+    store: &ProjectStore,
     call: &SelectedCall,
     request: &RequestedDecision,
+    identity: &ApproverIdentity,
     by: String,
     displayed: Option<Digest>,
 ) -> Result<(), PostDecisionError> {
     let review = DecisionReview { decided_by: by, displayed, attempt: Some(call.pending.attempt) };
     let (run, path) = (&call.stored.run, call.pending.path.clone());
-    post_reviewed_decision(&**store, run, path, request.decision.clone(), request.scope, review).await
+    let (decision, scope) = (request.decision.clone(), request.scope);
+    match identity.signer() {
+        Some(signer) => post_signed_decision(&**store, run, path, decision, scope, review, &signer).await,
+        None => post_reviewed_decision(&**store, run, path, decision, scope, review).await,
+    }
 }
 
 fn post_error(path: &CallPath, error: PostDecisionError) -> CliError {
@@ -413,7 +432,7 @@ fn post_error(path: &CallPath, error: PostDecisionError) -> CliError {
 
 /// Returns the decision that is posted about a hold of a call.
 async fn posted_decision(
-    store: &Arc<SqliteStore>,
+    store: &ProjectStore,
     stored: &StoredRun,
     path: &CallPath,
     attempt: u32,
@@ -467,7 +486,7 @@ fn past_tense(decision: &Decision) -> &'static str {
 async fn resume_here(
     args: &CliArgs,
     term: &Terminal,
-    store: Arc<SqliteStore>,
+    store: ProjectStore,
     run: &StoredRun,
 ) -> Result<CommandExit, CliError> {
     let drive = DriveArgs { model: None, yes: false, no_input: false };

@@ -83,7 +83,7 @@ async fn check_agent(file: Result<AgentFile, CliError>, was_named: bool) -> Vec<
                 subject: "agent",
                 text: if is_missing { "not found".to_owned() } else { problem.to_string() },
                 hint: Some(
-                    "`windlass demo` creates an example; an agent is a folder with an agent.toml".to_owned(),
+                    "`windlass init` makes this folder an agent; `windlass demo` shows one".to_owned(),
                 ),
             }];
         }
@@ -126,19 +126,19 @@ async fn check_agent(file: Result<AgentFile, CliError>, was_named: bool) -> Vec<
 }
 
 async fn check_store(project: &CliProject) -> DoctorFinding {
-    let path = project.store_path();
-    if !path.exists() {
-        let text = format!("{} does not exist yet; the first run creates it", path.display());
+    let place = project.store_place();
+    if !place.may_exist() {
+        let text = format!("{place} does not exist yet; the first run creates it");
         return DoctorFinding { status: CheckStatus::NotPresent, subject: "store", text, hint: None };
     }
-    let runs = match project.open_existing() {
+    let runs = match project.open_existing().await {
         Ok(store) => list_all_runs(&*store, RunQuery::default()).await.map_err(CliError::from),
         Err(problem) => Err(problem),
     };
     match runs {
         Ok(runs) => {
             let waiting = runs.iter().filter(|run| run.status == RunStatus::Paused).count();
-            let text = format!("{}: {} runs, {waiting} wait for a person", path.display(), runs.len());
+            let text = format!("{place}: {} runs, {waiting} wait for a person", runs.len());
             if project.is_store_in_folder() {
                 let text = format!("{text}; it is in the project, where the tools of the agent can reach it");
                 let hint = Some("move it out of the project, and name it with --store".to_owned());

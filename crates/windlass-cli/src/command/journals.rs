@@ -14,18 +14,19 @@ use windlass::core::{
     journal::{CallStatus, JournalEntry, JournalRecord, append_text_mac, encode_journal, verify_text_mac},
 };
 use windlass::store::{
-    self, LeaseClaim, OpenRunError, RunQuery, SnapshotVerification, Store, StoreVerification, list_all_runs,
+    self, LeaseClaim, OpenRunError, RunQuery, SnapshotVerification, StoreVerification, list_all_runs,
     load_paused, verify_stored_run,
 };
 
 use super::resume::{current_time, resume_run};
+use crate::agent_path::{AGENT_PATH_ARTEFACT, encode_agent_path, recorded_agent_path};
 use crate::args::{
     ApproveArgs, CliArgs, DiffArgs, DriveArgs, ExportArgs, ForkArgs, ForkChangeArgs, PendingCallArgs,
     VerifyArgs,
 };
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::{CliProject, find_run, new_run_id};
-use crate::run_driver::{AGENT_PATH_ARTEFACT, current_user};
+use crate::run_driver::current_user;
 use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
 
 /// Duration of the lease under which a new fork gets its artefacts.
@@ -41,8 +42,10 @@ pub(crate) async fn fork_run(
             "fork the run without --approve; then `windlass show` prints the call of the fork and its digest, for `windlass approve --digest`",
         ));
     }
-    let store = CliProject::from_args(args)?.open_existing()?;
+    let project = CliProject::from_args(args)?;
+    let store = project.open_existing().await?;
     let stored = find_run(&*store, Some(&asked.run), |_| true).await?;
+    let agent = recorded_agent_path(&project, &*store, &stored.run).await?;
     let at = asked.at.unwrap_or(stored.record_count.saturating_sub(1));
     let id = asked.id.as_deref().map_or_else(new_run_id, RunId::from);
     let forked = store::fork_run(&*store, &stored.run, at, id.clone(), fork_change(&asked.change)?)
@@ -52,7 +55,8 @@ pub(crate) async fn fork_run(
                 format!("`windlass show {} --journal` lists the records with their numbers", stored.run);
             CliError::new(error.to_string()).with_hint(hint)
         })?;
-    if let Some(agent) = store.load_artefact(&stored.run, AGENT_PATH_ARTEFACT).await? {
+    if let Some(agent) = agent {
+        let agent = encode_agent_path(&id, &agent, store.mac_keys().map(|keys| &**keys));
         let owner = format!("windlass-fork-{id}");
         let claim = LeaseClaim { owner: &owner, now: current_time(), duration: FORK_LEASE };
         let lease = store.acquire_lease(&id, claim, None).await?;
@@ -114,7 +118,7 @@ pub(crate) async fn diff_runs(
     asked: &DiffArgs,
     term: &Terminal,
 ) -> Result<CommandExit, CliError> {
-    let store = CliProject::from_args(args)?.open_existing()?;
+    let store = CliProject::from_args(args)?.open_existing().await?;
     let mut journals = Vec::new();
     for named in [&asked.first, &asked.second] {
         let stored = find_run(&*store, Some(named), |_| true).await?;
@@ -150,7 +154,7 @@ pub(crate) async fn export_run(
     asked: &ExportArgs,
     term: &Terminal,
 ) -> Result<CommandExit, CliError> {
-    let store = CliProject::from_args(args)?.open_existing()?;
+    let store = CliProject::from_args(args)?.open_existing().await?;
     let stored = find_run(&*store, asked.run.as_deref(), |_| true).await?;
     let known = load_paused(&*store, &stored.run).await?;
     let records = known.record().journal();
@@ -203,15 +207,23 @@ pub(crate) async fn verify_runs(
         let verified =
             verify_text(&text).map_err(|error| corrupt_journal_error(named, &error.to_string()))?;
         let source = CliProject::from_args(args)?;
+        let approvers = source.approvers()?;
+        if let (Some(approvers), Some(JournalEntry::RunStarted(started))) =
+            (&approvers, verified.records.first().map(|first| &first.entry))
+        {
+            let checked = approvers.verify_records(&started.run, &verified.records);
+            checked.map_err(|error| corrupt_journal_error(named, &error.to_string()))?;
+        }
         let keys = source.key_source().path().filter(|path| path.exists());
         let keys = keys.map(|_| source.key_source().read()).transpose()?.flatten();
         let authenticity = match keys {
             None => JournalAuthenticity::NoKeys,
             Some(keys) => text_authenticity(named, &text, &verified, &keys)?,
         };
-        return report_verified(term, named, &verified, authenticity, asked.head.as_deref());
+        let authenticity = VerifiedAuthenticity { macs: authenticity, has_approvers: approvers.is_some() };
+        return report_verified(term, named, &verified, &authenticity, asked.head.as_deref());
     }
-    let store = CliProject::from_args(args)?.open_existing()?;
+    let store = CliProject::from_args(args)?.open_existing().await?;
     let runs = match &asked.run {
         Some(named) => vec![find_run(&*store, Some(named), |_| true).await?],
         None => list_all_runs(&*store, RunQuery::default()).await?,
@@ -230,7 +242,9 @@ pub(crate) async fn verify_runs(
                     (Some(_), false) => JournalAuthenticity::AllAuthentic,
                     (Some(_), true) => JournalAuthenticity::DecisionsAuthentic,
                 };
-                report_verified(term, name, &verified.journal, authenticity, asked.head.as_deref())?;
+                let has_approvers = store.approvers().is_some();
+                let authenticity = VerifiedAuthenticity { macs: authenticity, has_approvers };
+                report_verified(term, name, &verified.journal, &authenticity, asked.head.as_deref())?;
             }
             Err(OpenRunError::Store(error)) => return Err(error.into()),
             Err(OpenRunError::JournalFormat { source: error, .. }) => {
@@ -244,6 +258,22 @@ pub(crate) async fn verify_runs(
         }
     }
     Ok(exit)
+}
+
+/// The authenticity of a verified journal by MACs and by signatures.
+struct VerifiedAuthenticity {
+    macs: JournalAuthenticity,
+    /// True if every approval was found to have the signature of an approver.
+    has_approvers: bool,
+}
+
+impl VerifiedAuthenticity {
+    fn describe_signatures(&self) -> &'static str {
+        match self.has_approvers {
+            true => "every decision other than a rejection is signed by an approver of the project",
+            false => "the project has no approvers: decisions need no signature",
+        }
+    }
 }
 
 /// The authenticity of what was verified.
@@ -317,7 +347,7 @@ fn report_verified(
     term: &Terminal,
     name: &str,
     verified: &VerifiedJournal,
-    authenticity: JournalAuthenticity,
+    authenticity: &VerifiedAuthenticity,
     head: Option<&str>,
 ) -> Result<CommandExit, CliError> {
     let VerifiedJournal { records, head_hash: found, decisions } = verified;
@@ -336,8 +366,8 @@ fn report_verified(
                 .map(|ruling| json!({ "seq": ruling.seq, "at": ruling.at, "agent": ruling.agent, "tool": ruling.tool.to_string(), "call": ruling.call.as_ref().map(ToString::to_string), "decided_by": ruling.decided_by, "verified_by": ruling.verified_by, "text": ruling.to_string() }))
                 .collect();
             let count = records.len();
-            let is_ok = authenticity != JournalAuthenticity::DecisionsAuthentic;
-            term.print_json(&json!({ "run": name, "ok": is_ok, "records": count, "head": found.to_string(), "authenticity": authenticity.describe(), "decisions": decisions }));
+            let is_ok = authenticity.macs != JournalAuthenticity::DecisionsAuthentic;
+            term.print_json(&json!({ "run": name, "ok": is_ok, "records": count, "head": found.to_string(), "authenticity": authenticity.macs.describe(), "signatures": authenticity.describe_signatures(), "decisions": decisions }));
         }
         OutputFormat::Text => {
             term.print_line(styled![
@@ -345,7 +375,10 @@ fn report_verified(
                 format!(" {name}: {} records verified", records.len()),
             ]);
             term.print_line(format!("  hash of the last line: {found}"));
-            term.print_line(format!("  {}", authenticity.describe()));
+            term.print_line(format!("  {}", authenticity.macs.describe()));
+            if authenticity.has_approvers {
+                term.print_line(format!("  {}", authenticity.describe_signatures()));
+            }
             decisions.iter().for_each(|ruling| term.print_wrapped(4, format!("  {ruling}")));
         }
     }

@@ -9,8 +9,8 @@ use crate::project::CliProject;
 use crate::terminal::{OutputFormat, Terminal};
 
 pub(crate) async fn run(asked: &MigrateArgs, term: &Terminal) -> Result<CommandExit, CliError> {
-    let source = CliProject::of_store(&asked.from).open_existing()?;
-    let target = CliProject::of_store(&asked.to).open_or_create()?;
+    let source = CliProject::of_store(&asked.from).open_existing().await?;
+    let target = CliProject::of_store(&asked.to).open_or_create().await?;
     let report = migrate_store(&*source, &*target).await.map_err(|error| {
         CliError::new(error.to_string())
             .with_hint("what was copied stays; the same command continues the migration")
@@ -29,7 +29,7 @@ pub(crate) async fn run(asked: &MigrateArgs, term: &Terminal) -> Result<CommandE
         OutputFormat::Text => {
             term.print_line(format!(
                 "{} has {} runs more, {} were there; {} sessions, {} receipts, {} artefacts",
-                asked.to.display(),
+                CliProject::of_store(&asked.to).store_place(),
                 report.copied_runs.len(),
                 report.known_runs.len(),
                 report.sessions,

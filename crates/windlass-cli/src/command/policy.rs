@@ -33,7 +33,7 @@ pub(crate) async fn run(
                 .with_hint("write [[policy.rule]] sections in it, or pass --file")
         })?,
     };
-    let store = project.open_existing()?;
+    let store = project.open_existing().await?;
     let (mut calls, mut changed) = (0usize, 0usize);
     for stored in list_all_runs(&*store, RunQuery::default()).await? {
         let known = load_paused(&*store, &stored.run).await?;

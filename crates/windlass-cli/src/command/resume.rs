@@ -1,24 +1,22 @@
 //! `windlass resume`: resumes a run.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use windlass::artefact::fetch_text;
 use windlass::core::{
     id::{RunId, Timestamp},
     run::RunEnd,
 };
-use windlass::store::SqliteStore;
 use windlass::store::{LeaseObserver, LeaseOwner, LeaseStanding, Store, load_paused};
 
 use super::run::announce_run;
 use super::{build_driver, default_agent, resume_text};
 use crate::agent_file::AgentFile;
+use crate::agent_path::recorded_agent_path;
 use crate::args::{CliArgs, DriveArgs, ResumeArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::{CliProject, find_run, is_resumable};
-use crate::run_driver::AGENT_PATH_ARTEFACT;
+use crate::store_place::{ProjectStore, session_in_store};
 use crate::terminal::{LiveLines, Terminal, TextStyle, format_duration, paint};
 
 /// Interval at which the lease of another driver is polled.
@@ -32,7 +30,7 @@ pub(crate) async fn run(
     if let Some(path) = resume.run.as_deref().map(Path::new).filter(|path| path.is_file()) {
         return resume_text::run(args, resume, path, term).await;
     }
-    let store = CliProject::from_args(args)?.open_existing()?;
+    let store = CliProject::from_args(args)?.open_existing().await?;
     let stored = find_run(&*store, resume.run.as_deref(), is_resumable).await?;
     resume_run(args, term, store, &stored.run, resume.agent.clone(), &resume.drive).await
 }
@@ -41,7 +39,7 @@ pub(crate) async fn run(
 pub(crate) async fn resume_run(
     args: &CliArgs,
     term: &Terminal,
-    store: Arc<SqliteStore>,
+    store: ProjectStore,
     run: &RunId,
     agent: Option<PathBuf>,
     drive: &DriveArgs,
@@ -57,29 +55,23 @@ pub(crate) async fn resume_run(
             "`windlass show {run}` shows it; `windlass fork {run}` branches off at any record"
         )));
     }
-    let noted =
-        fetch_text(&*store, run, AGENT_PATH_ARTEFACT).await?.map(PathBuf::from).filter(|path| path.exists());
-    let named = match agent.or(noted) {
-        Some(named) => named,
-        None => default_agent(args)?,
+    let project = CliProject::from_args(args)?;
+    let named = match agent {
+        Some(named) => Some(named),
+        None => recorded_agent_path(&project, &*store, run).await?.filter(|path| path.exists()),
     };
+    let named = named.map_or_else(|| default_agent(args), Ok)?;
     let file = AgentFile::read(&named)?;
-    let mut driving = build_driver(term, file, &CliProject::from_args(args)?, store.clone(), drive).await?;
+    let mut driving = build_driver(term, file, &project, store.clone(), drive).await?;
     announce_run(term, &driving.file, run, drive.model.as_deref());
     let observer = wait_for_lease(term, &*store, run).await?;
     let mut builder = driving.agent.recover(run.clone(), store.clone()).lease_observer(&observer);
     if let Some(session) = known.record().state().session() {
-        builder = builder.session(&windlass::session::Session::new(session.clone(), store));
+        builder = builder.session(&session_in_store(session.as_str(), &store)?);
     }
     let builder = driving.file.with_limits(builder);
-    let driven = driving.drive_to_outcome(builder, known.record().journal()).await?;
+    let driven = driving.drive_to_outcome(run, builder, known.record().journal()).await?;
     Ok(driven.report_outcome(term))
-}
-
-/// Returns the agent file that started a run, if it is still there.
-pub(crate) async fn agent_file_of_run(store: &dyn Store, run: &RunId) -> Result<Option<AgentFile>, CliError> {
-    let path = fetch_text(store, run, AGENT_PATH_ARTEFACT).await?.map(PathBuf::from);
-    Ok(path.and_then(|path| AgentFile::read(&path).ok()))
 }
 
 /// Waits until the run has no driver, and says so meanwhile. Returns the observations, with which the run is taken over.

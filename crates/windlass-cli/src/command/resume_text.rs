@@ -43,16 +43,25 @@ pub(crate) async fn run(
     if paused.record().state().outcome().is_some() {
         return Err(CliError::usage(format!("run {} has ended", paused.record().run_id())));
     }
-    if !accept_decisions(&paused, resume, path, term).await? {
+    let approvers = project.approvers()?;
+    if let Some(approvers) = &approvers {
+        let (run, records) = (paused.record().run_id(), paused.record().journal());
+        approvers.verify_records(run, records).map_err(|error| {
+            CliError::new(format!("{}: {error}", path.display())).with_exit(CommandExit::CorruptJournal)
+        })?;
+    }
+    // The signatures of approvers vouch for decisions as well as a MAC does.
+    if approvers.is_none() && !accept_decisions(&paused, resume, path, term).await? {
         term.eprint_line("nothing was executed");
         return Ok(CommandExit::WaitingForPerson);
     }
-    let store = project.open_or_create()?;
+    let store = project.open_or_create().await?;
     let mut driving = build_driver(term, file, &project, store.clone(), &resume.drive).await?;
     announce_run(term, &driving.file, paused.record().run_id(), resume.drive.model.as_deref());
     let known = paused.record().journal().to_vec();
+    let run = paused.record().run_id().clone();
     let builder = driving.file.with_limits(driving.agent.resume(paused).store(store));
-    let driven = driving.drive_to_outcome(builder, &known).await?;
+    let driven = driving.drive_to_outcome(&run, builder, &known).await?;
     Ok(driven.report_outcome(term))
 }
 
@@ -86,7 +95,7 @@ async fn accept_decisions(
         term.eprint_line(format!("  {decision}"));
     }
     let mut signals = SignalCounter::install()?;
-    let mut prompter = LinePrompter::spawn_reader();
+    let mut prompter = LinePrompter::spawn_reader(None);
     let prompt = styled!["  Go on with them? ", choice_prompt(&[("y", "es"), ("n", "o")]), " "];
     match prompter.read_decision(term, prompt, &mut signals).await {
         PromptInput::Line(line) => Ok(["y", "yes"].contains(&line.trim().to_lowercase().as_str())),

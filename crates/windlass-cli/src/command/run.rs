@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use windlass::core::id::RunId;
-use windlass::{run::RunBuilder, session::Session};
+use windlass::run::RunBuilder;
 
 use super::{build_driver, default_agent};
 use crate::agent_file::AgentFile;
 use crate::args::{CliArgs, RunArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::{CliProject, new_run_id};
+use crate::store_place::session_in_store;
 use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
 
 /// Maximum length of a question, in bytes.
@@ -25,16 +26,16 @@ pub(crate) async fn run(args: &CliArgs, run: &RunArgs, term: &Terminal) -> Resul
     };
     let file = AgentFile::read(&named)?;
     let project = CliProject::of_agent_file(args, file.path(), term)?;
-    let store = project.open_or_create()?;
+    let store = project.open_or_create().await?;
     let mut driving = build_driver(term, file, &project, store.clone(), &run.drive).await?;
     let id = run.run_id.as_deref().map_or_else(new_run_id, RunId::from);
     announce_run(term, &driving.file, &id, run.drive.model.as_deref());
     let mut builder: RunBuilder = driving.agent.run(question).store(store.clone()).run_id(id.clone());
     if let Some(session) = &run.session {
-        builder = builder.session(&Session::new(session.as_str(), store));
+        builder = builder.session(&session_in_store(session, &store)?);
     }
     let builder = driving.file.with_limits(builder);
-    let driven = driving.drive_to_outcome(builder, &[]).await?;
+    let driven = driving.drive_to_outcome(&id, builder, &[]).await?;
     Ok(driven.report_outcome(term))
 }
 
@@ -57,7 +58,10 @@ pub(crate) fn announce_run(term: &Terminal, file: &AgentFile, id: &RunId, model:
 }
 
 /// Splits the positional arguments into the agent and the question.
-fn split_positionals(args: &CliArgs, words: &[String]) -> Result<(PathBuf, Option<String>), CliError> {
+pub(super) fn split_positionals(
+    args: &CliArgs,
+    words: &[String],
+) -> Result<(PathBuf, Option<String>), CliError> {
     match words {
         [agent, question] => Ok((agent.into(), Some(question.clone()).filter(|question| question != "-"))),
         [word] if AgentFile::has_agent(Path::new(word)) => Ok((word.into(), None)),
@@ -69,7 +73,7 @@ fn split_positionals(args: &CliArgs, words: &[String]) -> Result<(PathBuf, Optio
                 Err(CliError::not_found(format!(
                     "there is no agent at `{question}`, and no agent in this project to ask"
                 ))
-                .with_hint("`windlass run AGENT QUESTION`; an agent is a folder with an agent.toml"))
+                .with_hint("`windlass init` makes this folder an agent; `windlass run AGENT QUESTION` asks another one"))
             }
         }
         _ => Ok((default_agent(args)?, None)),
@@ -77,7 +81,7 @@ fn split_positionals(args: &CliArgs, words: &[String]) -> Result<(PathBuf, Optio
 }
 
 /// Reads the question from standard input.
-fn read_question_from_stdin() -> Result<String, CliError> {
+pub(super) fn read_question_from_stdin() -> Result<String, CliError> {
     let input = std::io::stdin();
     if input.is_terminal() {
         return Err(CliError::usage("no question given")

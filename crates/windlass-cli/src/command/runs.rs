@@ -16,7 +16,7 @@ use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
 use windlass_text::SafeText;
 
 pub(crate) async fn run(args: &CliArgs, runs: &RunsArgs, term: &Terminal) -> Result<CommandExit, CliError> {
-    let store = CliProject::from_args(args)?.open_existing()?;
+    let store = CliProject::from_args(args)?.open_existing().await?;
     let mut found = list_all_runs(&*store, RunQuery::default()).await?;
     found.retain(|run| runs.status.is_none_or(|wanted| matches_status(run.status, wanted)));
     let more = found.len().saturating_sub(runs.limit);

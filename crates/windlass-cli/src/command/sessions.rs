@@ -5,12 +5,11 @@ use windlass::core::{
     id::SessionId,
     item::{Item, Role},
 };
-use windlass::session::Session;
-use windlass::session::SessionStore;
 
 use crate::args::{CliArgs, SessionsArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::CliProject;
+use crate::store_place::{list_sessions, session_in_store};
 use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled, summarize_arguments};
 use windlass_text::SafeText;
 
@@ -19,14 +18,14 @@ pub(crate) async fn run(
     asked: &SessionsArgs,
     term: &Terminal,
 ) -> Result<CommandExit, CliError> {
-    let store = CliProject::from_args(args)?.open_existing()?;
-    let sessions = store.list_sessions().await?;
+    let store = CliProject::from_args(args)?.open_existing().await?;
+    let sessions = list_sessions(&store).await?;
     let Some(named) = &asked.session else {
         if sessions.is_empty() && term.output_format() == OutputFormat::Text {
             term.eprint_line("no sessions; `windlass chat` starts one");
         }
         for id in sessions {
-            let items = Session::new(id.clone(), store.clone()).items().await?;
+            let items = session_in_store(id.as_str(), &store)?.items().await?;
             match term.output_format() {
                 OutputFormat::Json => term.print_json(&json!({ "session": id, "items": items.len() })),
                 OutputFormat::Text => {
@@ -43,7 +42,7 @@ pub(crate) async fn run(
         return Err(CliError::not_found(format!("there is no session `{named}`"))
             .with_hint("`windlass sessions` lists the sessions"));
     }
-    let session = Session::new(id, store);
+    let session = session_in_store(named, &store)?;
     if let Some(turns) = asked.rewind {
         let taken = session.rewind(turns).await?.len();
         match term.output_format() {

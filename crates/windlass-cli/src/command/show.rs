@@ -1,5 +1,6 @@
 //! `windlass show`: shows what a run did and its pending calls.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -10,19 +11,30 @@ use windlass::run::PausedRun;
 use windlass::store::{Store, StoredRun, load_paused};
 use windlass_text::SafeText;
 
-use super::resume::{agent_file_of_run, current_time};
+use super::resume::current_time;
 use super::runs::{format_age, status_label, status_name};
+use crate::agent_file::AgentFile;
+use crate::agent_path::agent_file_of_run;
 use crate::args::{CliArgs, ShowArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::{CliProject, find_run};
-use crate::run_driver::{CallReview, StatusLabel, pending_to_json};
+use crate::run_driver::{CallReview, StatusLabel, pending_to_json, review_stored_call};
 use crate::terminal::{OutputFormat, StyledText, Terminal, TextStyle, format_arguments, paint, styled};
 
 pub(crate) async fn run(args: &CliArgs, show: &ShowArgs, term: &Terminal) -> Result<CommandExit, CliError> {
-    let store = CliProject::from_args(args)?.open_existing()?;
+    let project = CliProject::from_args(args)?;
+    let store = project.open_existing().await?;
     let stored = find_run(&*store, show.run.as_deref(), |_| true).await?;
     let known = load_paused(&*store, &stored.run).await?;
-    let reviews = review_pending(&*store, &stored, &known).await?;
+    let file = match agent_file_of_run(&project, &*store, &stored.run).await {
+        Ok(file) => file,
+        Err(error) => {
+            // The run can be read without its agent file, and is not decided or resumed with a file that is not believed.
+            term.report_error(&error);
+            None
+        }
+    };
+    let reviews = review_pending(project.local_path(), &*store, &stored, &known, file.as_ref()).await?;
     match term.output_format() {
         OutputFormat::Json => term.print_json(&run_to_json(&stored, &known, &reviews)),
         OutputFormat::Text => {
@@ -40,13 +52,17 @@ pub(crate) async fn run(args: &CliArgs, show: &ShowArgs, term: &Terminal) -> Res
 
 /// Returns the reviews of the pending calls: what a person is shown before a decision, with its digest.
 async fn review_pending(
+    store_path: &Path,
     store: &dyn Store,
     stored: &StoredRun,
     known: &PausedRun,
+    file: Option<&AgentFile>,
 ) -> Result<Vec<CallReview>, CliError> {
-    let file = agent_file_of_run(store, &stored.run).await?;
-    let review = |pending| CallReview::new(&stored.run, pending, file.as_ref());
-    Ok(known.pending_calls().iter().map(review).collect())
+    let mut reviews = Vec::new();
+    for pending in &known.pending_calls() {
+        reviews.push(review_stored_call(store_path, store, &stored.run, pending, file).await?);
+    }
+    Ok(reviews)
 }
 
 fn run_to_json(stored: &StoredRun, known: &PausedRun, reviews: &[CallReview]) -> Value {

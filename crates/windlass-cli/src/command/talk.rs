@@ -1,24 +1,25 @@
 //! `windlass talk`: a voice conversation with an agent, on a page of the user's browser.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use serde_json::json;
-use windlass::core::decision::DecisionScope;
+use windlass::core::{decision::DecisionScope, id::RunId};
 use windlass_realtime::openai::OpenAiRealtime;
 use windlass_realtime::relay::{BrowserRelay, CallDisplay};
 use windlass_realtime::settings::RealtimeSettings;
 use windlass_realtime::{CloseReason, PlaybackSource, RealtimeSession, RealtimeSessionBuilder};
 
-use super::default_agent;
+use super::{check_keys, default_agent};
 use crate::agent_file::AgentFile;
+use crate::agent_path::{AGENT_PATH_ARTEFACT, encode_agent_path};
+use crate::approver_identity::ApproverIdentity;
 use crate::args::{CliArgs, TalkArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::{CliProject, new_run_id};
-use crate::run_driver::{
-    AGENT_PATH_ARTEFACT, CallReview, SignalCounter, StopSignal, current_user, is_command_tool,
-};
+use crate::run_driver::{CallReview, SignalCounter, StopSignal, current_user, is_command_tool};
+use crate::store_place::ProjectStore;
 use crate::talk::{ScriptedVoice, SessionLog, SpeechSource, TalkServer};
 use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
 
@@ -41,12 +42,12 @@ pub(crate) async fn run(args: &CliArgs, talk: &TalkArgs, term: &Terminal) -> Res
     };
     let file = Arc::new(AgentFile::read(&named)?);
     let project = CliProject::of_agent_file(args, file.path(), term)?;
-    project.key_source().ensure_outside(&file.workspace_folder())?;
-    let store = project.open_or_create()?;
+    let identity = check_keys(&project, &file)?;
+    let store = project.open_or_create().await?;
     let backend = select_backend(talk, &file)?;
     let VoiceBackend { model, description, kind } = backend;
     let mut signals = SignalCounter::install()?;
-    let session = connect_session(talk, &file, &store, model).await?;
+    let session = connect_session(talk, &file, &store, &identity, model).await?;
     let server = TalkServer::bind(talk.port)
         .await
         .map_err(|error| CliError::new(format!("the page cannot be served: {error}")))?;
@@ -58,7 +59,7 @@ pub(crate) async fn run(args: &CliArgs, talk: &TalkArgs, term: &Terminal) -> Res
     };
     let log = SessionLog::new(term);
     let logging = tokio::spawn(log.follow(session.events()));
-    let relay = page_relay(file, &description);
+    let relay = page_relay(file, identity, &description);
     let serving = tokio::spawn(server.serve(session.clone(), relay));
     let report = tokio::select! {
         report = session.wait_closed() => report,
@@ -107,7 +108,8 @@ fn select_backend(talk: &TalkArgs, file: &AgentFile) -> Result<VoiceBackend, Cli
 async fn connect_session(
     talk: &TalkArgs,
     file: &AgentFile,
-    store: &Arc<windlass::store::SqliteStore>,
+    store: &ProjectStore,
+    identity: &ApproverIdentity,
     model: OpenAiRealtime,
 ) -> Result<RealtimeSession, CliError> {
     let agent = file.build_voice_agent().await?;
@@ -115,13 +117,18 @@ async fn connect_session(
     if let Some(voice) = &talk.voice {
         settings.voice = Some(voice.clone());
     }
-    let builder = RealtimeSessionBuilder::new(agent, model)
-        .session_id(format!("talk-{}", new_run_id()))
+    let session = RunId::new(format!("talk-{}", new_run_id()));
+    let path = encode_agent_path(&session, file.path(), store.mac_keys().map(|keys| &**keys));
+    let mut builder = RealtimeSessionBuilder::new(agent, model)
+        .session_id(session)
         .settings(settings)
         .store(store.clone())
         // `windlass approve` displays a call with the diff of its agent's workspace.
-        .run_artefact(AGENT_PATH_ARTEFACT, file.path().to_string_lossy().as_bytes())
+        .run_artefact(AGENT_PATH_ARTEFACT, path)
         .playback_source(PlaybackSource::Reported);
+    if let Some(signer) = identity.signer() {
+        builder = builder.sign_with(signer);
+    }
     let builder = file.with_voice_limits(builder);
     builder.connect().await.map_err(|error| {
         CliError::new(error.to_string()).with_hint("`windlass talk --scripted` needs no key and no network")
@@ -129,13 +136,15 @@ async fn connect_session(
 }
 
 /// Returns the relay of the page. It shows a call as the terminal does: every argument, or the whole diff.
-fn page_relay(file: Arc<AgentFile>, description: &str) -> BrowserRelay {
+fn page_relay(file: Arc<AgentFile>, identity: ApproverIdentity, description: &str) -> BrowserRelay {
     let notice = format!("{}\n{description}", file.name());
-    BrowserRelay::new().notice(notice).decisions_by(current_user()).call_display(move |held| {
+    let person = identity.name_or(current_user);
+    BrowserRelay::new().notice(notice).decisions_by(person).call_display(move |held| {
         let review = CallReview::new(&held.run, &held.pending, Some(&file));
         let lines =
             review.lines(None).iter().map(|line| line.plain().as_str().trim_start().to_owned()).collect();
-        let offers_standing = held.pending.max_approval_scope == DecisionScope::ToolForRun
+        let offers_standing = matches!(identity, ApproverIdentity::NotRequired)
+            && held.pending.max_approval_scope == DecisionScope::ToolForRun
             && !is_command_tool(&held.pending.tool);
         CallDisplay { lines, digest: review.digest(), offers_standing }
     })
@@ -183,7 +192,9 @@ fn report_end(term: &Terminal, reason: &CloseReason) -> Result<CommandExit, CliE
 /// Every user of the machine can read the arguments of a process, and the address is a secret. So the browser is given a
 /// file that only this user can read, and that leads to the page.
 fn open_browser(project: &CliProject, url: &str) -> Option<OpeningFile> {
-    let path = project.store_path().parent()?.join(format!("talk-{}.html", new_run_id()));
+    let folder =
+        project.store_place().file().and_then(Path::parent).map_or_else(std::env::temp_dir, Path::to_owned);
+    let path = folder.join(format!("talk-{}.html", new_run_id()));
     let text = format!(
         "<!doctype html><meta charset=\"utf-8\"><meta name=\"referrer\" content=\"no-referrer\">\
          <meta http-equiv=\"refresh\" content=\"0;url={url}\"><title>windlass talk</title>"

@@ -147,7 +147,7 @@ impl DemoPresenter<'_> {
         if !self.demo_args.yes && self.term.can_prompt() {
             let mut signals = SignalCounter::install()?;
             let prompt = paint(TextStyle::Hint, "  Press Enter to resume the run. ");
-            match LinePrompter::spawn_reader().read_line(self.term, prompt, &mut signals).await {
+            match LinePrompter::spawn_reader(None).read_line(self.term, prompt, &mut signals).await {
                 PromptInput::Line(_) => {}
                 PromptInput::EndOfInput | PromptInput::Interrupted => {
                     self.term.eprint_blank();

@@ -26,7 +26,7 @@ impl DemoProof {
     /// Reads the bank's ledger and verifies the journal of the run.
     pub(super) async fn read(folder: &Path, run: &str, invoice: &str) -> Result<Self, CliError> {
         let payments = DemoBank::in_folder(folder).payments()?;
-        let store = CliProject::of_folder(folder)?.open_existing()?;
+        let store = CliProject::of_folder(folder)?.open_existing().await?;
         let verified = verify_run(&*store, &RunId::from(run))
             .await
             .map_err(|error| CliError::new(error.to_string()).with_exit(CommandExit::CorruptJournal))?;

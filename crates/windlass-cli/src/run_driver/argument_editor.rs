@@ -1,4 +1,4 @@
-//! Editing of a call's arguments in the user's editor.
+//! Editing of a call's arguments: in the user's editor, or on a line of the terminal that has them already.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,16 @@ use windlass_text::escape_json;
 
 use super::SignalCounter;
 use crate::cli_error::CliError;
-use crate::terminal::{LinePrompter, PromptInput, Terminal, TextStyle, paint, styled};
+use crate::terminal::{DraftCheck, LinePrompter, PromptInput, Terminal, TextStyle, paint, styled};
 
-/// Editors that are tried if neither `VISUAL` nor `EDITOR` names one.
-const FALLBACK_EDITORS: [&str; 4] = ["sensible-editor", "nano", "vim", "vi"];
-
-/// Opens the arguments in the user's editor and returns the edited text; `None` if the user left it empty. Without
-/// an editor, the user types the arguments on one line.
+/// Opens the arguments in the editor that `VISUAL` or `EDITOR` names and returns the edited text; `None` if the user left
+/// it empty. Without an editor, the user edits them on the terminal, where `check` is applied at once.
 pub(super) async fn edit_arguments(
     term: &Terminal,
     prompter: &mut LinePrompter,
     signals: &mut SignalCounter,
     arguments: &str,
+    check: DraftCheck,
 ) -> Result<Option<String>, CliError> {
     let indented = serde_json::from_str::<Value>(arguments)
         .and_then(|value| serde_json::to_string_pretty(&value))
@@ -40,6 +38,16 @@ pub(super) async fn edit_arguments(
                 }
             }
         }
+        None if term.can_edit() => {
+            term.eprint_line(paint(
+                TextStyle::Faint,
+                "  Enter takes the arguments, an empty line goes back:",
+            ));
+            match prompter.edit_draft(term, "  ", &escape_json(arguments), check, signals).await {
+                PromptInput::Line(line) => line,
+                PromptInput::EndOfInput | PromptInput::Interrupted => return Ok(None),
+            }
+        }
         None => {
             term.eprint_line(styled!["  ", paint(TextStyle::Faint, escape_json(arguments))]);
             let prompt = "  New arguments, as JSON (Enter to go back): ";
@@ -55,13 +63,7 @@ pub(super) async fn edit_arguments(
 /// Returns the command line of the user's editor.
 fn find_editor() -> Option<String> {
     let named = |variable| std::env::var(variable).ok().filter(|editor| !editor.trim().is_empty());
-    let installed = || {
-        let folders = std::env::var_os("PATH")?;
-        let is_installed =
-            |name: &&str| std::env::split_paths(&folders).any(|folder| folder.join(name).is_file());
-        FALLBACK_EDITORS.into_iter().find(is_installed).map(str::to_owned)
-    };
-    named("VISUAL").or_else(|| named("EDITOR")).or_else(installed)
+    named("VISUAL").or_else(|| named("EDITOR"))
 }
 
 /// Runs the editor on a file. Its command line may have arguments, so a shell reads it, as Git does.

@@ -1,6 +1,7 @@
 //! The text that a person reads before deciding about a call: all of it, and its digest.
 
 use std::fmt;
+use std::path::Path;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -9,6 +10,7 @@ use windlass::core::{
     decision::{HoldReason, PendingCall},
     id::RunId,
 };
+use windlass::tool::CallEvidence;
 use windlass_text::SafeText;
 
 use crate::agent_file::{AgentFile, ChangePreview, PreviewStatus};
@@ -60,6 +62,23 @@ impl CallReview {
             &text(&body),
         ]);
         Self { title, body, digest, refusal }
+    }
+
+    /// Adds the evidence that the call's tool saved, and the path of the file that has its picture. The digest covers the
+    /// evidence, but not the path, which is another one for every user.
+    pub(crate) fn with_evidence(mut self, evidence: &CallEvidence, picture: Option<&Path>) -> Self {
+        let lines = SafeText::from_lines(&evidence.summary).into_iter();
+        self.body.extend(lines.map(|line| paint(TextStyle::Name, line)));
+        if let Some(path) = picture {
+            let path = SafeText::from_line(&path.display().to_string());
+            self.body.push(styled!["The picture is ", path]);
+        }
+        self.digest = Digest::of_parts(&[
+            "windlass review with evidence",
+            &self.digest.to_string(),
+            &evidence.digest().to_string(),
+        ]);
+        self
     }
 
     /// Returns the digest of the displayed text, of the call and of its run.

@@ -9,6 +9,7 @@ use windlass::core::decision::{DecisionScope, PersonQuestion};
 use windlass::core::id::CallPath;
 use windlass::core::tool::ToolKey;
 use windlass_text::is_hidden;
+use windlass_text::testing::{HOSTILE_CHARACTERS, unquote};
 
 use super::*;
 
@@ -85,58 +86,8 @@ fn literal_end_in(text: &str) -> Option<usize> {
     None
 }
 
-/// Reads a string literal back.
-fn unquote(literal: &str) -> String {
-    let inner = literal.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).expect("it is quoted");
-    let mut out = String::new();
-    let mut letters = inner.chars();
-    while let Some(letter) = letters.next() {
-        if letter != '\\' {
-            out.push(letter);
-            continue;
-        }
-        match letters.next().expect("an escape has a letter") {
-            'n' => out.push('\n'),
-            'r' => out.push('\r'),
-            't' => out.push('\t'),
-            'u' => {
-                assert_eq!(letters.next(), Some('{'));
-                let hex: String = letters.by_ref().take_while(|letter| *letter != '}').collect();
-                let code = u32::from_str_radix(&hex, 16).expect("it is a number");
-                out.push(char::from_u32(code).expect("it is a character"));
-            }
-            other => out.push(other),
-        }
-    }
-    out
-}
-
 fn hostile_text() -> impl Strategy<Value = String> {
-    let hostile = prop::sample::select(vec![
-        '\u{1b}',
-        '\u{9b}',
-        '\u{7}',
-        '\r',
-        '\n',
-        '\t',
-        '\u{7f}',
-        '\u{202e}',
-        '\u{2066}',
-        '\u{200b}',
-        '\u{200d}',
-        '\u{feff}',
-        '\u{e0041}',
-        '\u{fe0f}',
-        '\u{301}',
-        '\u{336}',
-        '\u{2028}',
-        '\u{a0}',
-        '\\',
-        '"',
-        ' ',
-        '│',
-        '┊',
-    ]);
+    let hostile = prop::sample::select(HOSTILE_CHARACTERS);
     prop::collection::vec(
         prop_oneof![2 => hostile, 1 => any::<char>(), 2 => prop::char::range('!', '~')],
         0..40,
@@ -183,9 +134,9 @@ proptest! {
         let indent = widths.max().unwrap_or(0).min(MAX_NAME_WIDTH) + 2;
         let mut found = Map::new();
         for (name, value) in read_back(&lines, indent) {
-            let name = if name.starts_with('"') { unquote(&name) } else { name };
+            let name = if name.starts_with('"') { unquote(&name).expect("a literal") } else { name };
             let value = match value.starts_with('"') {
-                true => Value::from(unquote(&value)),
+                true => Value::from(unquote(&value).expect("a literal")),
                 false => serde_json::from_str(&value).expect("other values are JSON"),
             };
             prop_assert!(found.insert(name, value).is_none());

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 use windlass::core::decision::{DecisionScope, HoldReason, PendingCall, PersonQuestion};
+use windlass::run::PausedRun;
 use windlass::store::{PostedDecision, load_posted_decisions};
-use windlass::{error::DecisionError, run::PausedRun};
 use windlass_text::SafeText;
 
-use super::argument_editor::edit_arguments;
 use super::call_review::CallReview;
 use super::command_rule::{CommandRule, is_command_tool};
 use super::review_pager::{PagerChoice, ReviewPager};
 use super::{ApproverMode, RunDriver};
+use crate::approver_identity::ApproverIdentity;
 use crate::cli_error::CliError;
 use crate::terminal::{OutputFormat, PromptInput, StyledText, TextStyle, paint, styled, summarize_arguments};
 
@@ -31,13 +31,13 @@ pub(super) enum DecisionRound {
 }
 
 /// The result of prompting for one call.
-enum PersonDecision {
+pub(super) enum PersonDecision {
     Decided,
     Deferred,
 }
 
 /// The reply to one prompt.
-enum PromptReply {
+pub(super) enum PromptReply {
     Line(String),
     /// The user ended the input or interrupted the prompt.
     NoInput,
@@ -46,7 +46,7 @@ enum PromptReply {
 }
 
 /// The end of a display.
-enum DisplayEnd {
+pub(super) enum DisplayEnd {
     /// All of the call was displayed.
     Complete,
     /// The user rejected the call before its end.
@@ -62,10 +62,14 @@ impl RunDriver {
     pub(super) async fn decide_pending(&mut self, mut paused: PausedRun) -> Result<DecisionRound, CliError> {
         let mut is_any_decided = false;
         for pending in paused.pending_calls() {
-            paused.decide_as(current_user());
+            paused.decide_as(self.identity.name_or(current_user));
+            paused.sign_with(self.identity.signer());
             paused.display_as(None);
             let said = match (self.approver, &pending.reason) {
                 (ApproverMode::Defer, _) => PersonDecision::Deferred,
+                (ApproverMode::Prompt, _) if self.identity.refusal().is_some() => {
+                    self.await_approver(&mut paused, &pending).await?
+                }
                 (ApproverMode::ApproveAll, HoldReason::Approval) => {
                     paused.approve(pending.path.clone())?;
                     self.note_decision(format!("  ! {} is approved by --yes", pending.tool));
@@ -105,11 +109,46 @@ impl RunDriver {
         let Some(rule) = self.command_rules.iter().find(|rule| rule.covers(&run, pending)) else {
             return Ok(false);
         };
-        let by = format!("{}, by the rule: {rule}", current_user());
-        paused.decide_as(by);
+        // An approver signs in his or her own name only.
+        if let ApproverIdentity::NotRequired = self.identity {
+            paused.decide_as(format!("{}, by the rule: {rule}", current_user()));
+        }
         paused.approve(pending.path.clone())?;
         self.note_decision(format!("  ! {} is approved by your rule: {rule}", pending.tool));
         Ok(true)
+    }
+
+    /// Displays a call to a user who is no approver, and waits for the decision of one. The user can reject the call.
+    async fn await_approver(
+        &mut self,
+        paused: &mut PausedRun,
+        pending: &PendingCall,
+    ) -> Result<PersonDecision, CliError> {
+        let review = CallReview::new(paused.record().run_id(), pending, Some(&self.file));
+        match self.display_review(paused, pending, &review).await? {
+            DisplayEnd::Complete => paused.display_as(Some(review.digest())),
+            DisplayEnd::Rejected => return self.reject_call(paused, pending).await,
+            DisplayEnd::Deferred => return Ok(PersonDecision::Deferred),
+            DisplayEnd::DecidedElsewhere => return Ok(PersonDecision::Decided),
+        }
+        let reason = self.identity.refusal().unwrap_or_default().to_owned();
+        self.term
+            .eprint_line(styled!["  ", paint(TextStyle::Waiting, format!("You cannot allow it: {reason}."))]);
+        let can_reject = pending.reason == HoldReason::Approval;
+        let offered = if can_reject { vec![("n", "o"), ("l", "ater")] } else { vec![("l", "ater")] };
+        loop {
+            let prompt = styled!["  It waits for an approver. ", choice_prompt(&offered), " "];
+            let answer = match self.prompt_decision(paused, pending, prompt).await? {
+                PromptReply::Line(answer) => answer,
+                PromptReply::NoInput => return Ok(self.defer_call()),
+                PromptReply::DecidedElsewhere => return Ok(PersonDecision::Decided),
+            };
+            match answer.trim().to_lowercase().as_str() {
+                "n" | "no" if can_reject => return self.reject_call(paused, pending).await,
+                "l" | "later" => return Ok(PersonDecision::Deferred),
+                _ => {}
+            }
+        }
     }
 
     async fn ask_approval(
@@ -121,6 +160,7 @@ impl RunDriver {
         if let Some(why) = review.refusal() {
             // The call could have no effect, so nobody is asked about it. The model learns the reason.
             paused.decide_as("windlass");
+            paused.sign_with(None);
             paused.reject_because(pending.path.clone(), format!("The call {why}"))?;
             self.note_decision(format!("  ! {} is not asked about: it {why}", pending.tool));
             return Ok(PersonDecision::Decided);
@@ -170,7 +210,7 @@ impl RunDriver {
     }
 
     /// Rejects a call, with the reason that the user gives.
-    async fn reject_call(
+    pub(super) async fn reject_call(
         &mut self,
         paused: &mut PausedRun,
         pending: &PendingCall,
@@ -183,78 +223,6 @@ impl RunDriver {
             PromptInput::Interrupted => return Ok(self.defer_call()),
         }
         Ok(PersonDecision::Decided)
-    }
-
-    /// Lets the user edit the arguments, displays the edited call, and asks about that. Returns `None` if the user
-    /// went back to the call as the model made it.
-    async fn edit_call(
-        &mut self,
-        paused: &mut PausedRun,
-        pending: &PendingCall,
-    ) -> Result<Option<PersonDecision>, CliError> {
-        let displayed_before = CallReview::new(paused.record().run_id(), pending, Some(&self.file)).digest();
-        let mut draft = pending.arguments.clone();
-        loop {
-            let Some(edited) =
-                edit_arguments(&self.term, &mut self.prompter, &mut self.signals, &draft).await?
-            else {
-                return Ok(None);
-            };
-            draft.clone_from(&edited);
-            if let Err(problem) = self.check_edited(pending, &edited) {
-                for line in SafeText::from_lines(&problem) {
-                    self.term.eprint_line(styled!["  ", paint(TextStyle::Failure, line)]);
-                }
-                let prompt = styled!["  ", choice_prompt(&[("e", "dit again"), ("b", "ack")]), " "];
-                match self.prompter.read_decision(&self.term, prompt, &mut self.signals).await {
-                    PromptInput::Line(line) if line.trim() == "e" => continue,
-                    PromptInput::Line(_) => return Ok(None),
-                    PromptInput::EndOfInput | PromptInput::Interrupted => {
-                        return Ok(Some(self.defer_call()));
-                    }
-                }
-            }
-            let changed = PendingCall { arguments: edited.clone(), ..pending.clone() };
-            let review = CallReview::new(paused.record().run_id(), &changed, Some(&self.file));
-            match self.display_review(paused, pending, &review).await? {
-                DisplayEnd::Complete => paused.display_as(Some(review.digest())),
-                DisplayEnd::Rejected => return self.reject_call(paused, pending).await.map(Some),
-                DisplayEnd::Deferred => return Ok(Some(PersonDecision::Deferred)),
-                DisplayEnd::DecidedElsewhere => return Ok(Some(PersonDecision::Decided)),
-            }
-            let offered = [("y", "es"), ("e", "dit again"), ("b", "ack to the model's call")];
-            let prompt = styled!["  Allow it with these arguments? ", choice_prompt(&offered), " "];
-            let answer = match self.prompt_decision(paused, pending, prompt).await? {
-                PromptReply::Line(answer) => answer,
-                PromptReply::NoInput => return Ok(Some(self.defer_call())),
-                PromptReply::DecidedElsewhere => return Ok(Some(PersonDecision::Decided)),
-            };
-            match answer.trim().to_lowercase().as_str() {
-                "y" | "yes" => match paused.approve_edited(pending.path.clone(), &edited) {
-                    Ok(()) => return Ok(Some(PersonDecision::Decided)),
-                    Err(error @ DecisionError::InvalidArguments(_)) => {
-                        self.term.eprint_line(format!("  {error}"));
-                    }
-                    Err(error) => return Err(error.into()),
-                },
-                "e" | "edit" => {}
-                _ => {
-                    paused.display_as(Some(displayed_before));
-                    return Ok(None);
-                }
-            }
-        }
-    }
-
-    /// Checks edited arguments as the tool would, so that an edit that cannot run is not approved.
-    fn check_edited(&self, pending: &PendingCall, edited: &str) -> Result<(), String> {
-        match self.agent.tool_list().find(|tool| *tool.key() == pending.tool) {
-            Some(tool) => tool.check_arguments(edited),
-            // The tool of a server is known to the driver alone; it refuses what does not fit.
-            None => serde_json::from_str::<serde_json::Map<String, Value>>(edited)
-                .map(drop)
-                .map_err(|error| format!("`arguments` must be a JSON object: {error}")),
-        }
     }
 
     /// Asks which later commands to approve, and adds the rule. Returns false if the user chose none.
@@ -386,7 +354,7 @@ impl RunDriver {
     }
 
     /// Displays a call, page by page if it does not fit the screen.
-    async fn display_review(
+    pub(super) async fn display_review(
         &mut self,
         paused: &PausedRun,
         pending: &PendingCall,
@@ -420,7 +388,7 @@ impl RunDriver {
     }
 
     /// Prompts for a decision while polling the store for one from elsewhere; the first decision wins.
-    async fn prompt_decision(
+    pub(super) async fn prompt_decision(
         &mut self,
         paused: &PausedRun,
         pending: &PendingCall,
@@ -446,6 +414,7 @@ impl RunDriver {
         let posted = load_posted_decisions(&*store, &run).await?.authentic.into_iter().find(is_same);
         match (posted, heard) {
             (Some(posted), _) => {
+                self.prompter.end_abandoned_read().await;
                 let by = posted.decision.decided_by.unwrap_or_else(|| "somebody".to_owned());
                 self.term.eprint_blank();
                 self.note_decision(format!("  ! {} decided this call elsewhere", SafeText::from_words(&by)));
@@ -465,7 +434,7 @@ impl RunDriver {
         }
     }
 
-    fn defer_call(&self) -> PersonDecision {
+    pub(super) fn defer_call(&self) -> PersonDecision {
         self.term.eprint_blank();
         PersonDecision::Deferred
     }

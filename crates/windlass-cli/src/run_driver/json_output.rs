@@ -35,6 +35,15 @@ pub(super) fn event_to_json(event: &RunEvent) -> Option<Value> {
         RunEventKind::CallSettled { call, status, output, .. } => {
             json!({ "type": "call_settled", "call": call, "status": status, "output": output.text() })
         }
+        RunEventKind::ModelRetryScheduled { error, delay } => {
+            json!({ "type": "model_retry_scheduled", "error": error, "delay_ms": delay.as_millis() as u64 })
+        }
+        RunEventKind::HistoryCompacted { reason, tokens_before, tokens_after } => json!({
+            "type": "history_compacted",
+            "reason": reason,
+            "tokens_before": tokens_before,
+            "tokens_after": tokens_after,
+        }),
         RunEventKind::Warning { message } => json!({ "type": "warning", "message": message }),
         _ => return None,
     };

@@ -4,7 +4,10 @@ mod argument_editor;
 mod call_review;
 mod command_rule;
 mod decision_prompts;
+mod edited_call;
+mod evidence_display;
 mod json_output;
+mod provider_outage;
 mod review_pager;
 mod run_renderer;
 mod signals;
@@ -14,34 +17,36 @@ mod terminal_renderer;
 pub(crate) use call_review::CallReview;
 pub(crate) use command_rule::is_command_tool;
 pub(crate) use decision_prompts::{choice_prompt, current_user, pending_line};
+pub(crate) use evidence_display::review_stored_call;
 pub(crate) use json_output::pending_to_json;
 pub(crate) use review_pager::{PagerChoice, ReviewPager};
 pub(crate) use signals::{SignalCounter, StopSignal};
 pub(crate) use status_label::StatusLabel;
 
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use windlass::core::journal::JournalRecord;
+use windlass::core::{id::RunId, journal::JournalRecord};
 use windlass::run::PendingApprovals;
 use windlass::{
     agent::Agent,
     error::RunError,
     run::{PausedRun, RunBuilder, RunResult},
-    store::SqliteStore,
 };
 
 use self::command_rule::CommandRule;
 use self::decision_prompts::DecisionRound;
+use self::provider_outage::ProviderOutage;
 use self::run_renderer::RunRenderer;
 use crate::agent_file::AgentFile;
+use crate::agent_path::{AGENT_PATH_ARTEFACT, encode_agent_path};
+use crate::approver_identity::ApproverIdentity;
 use crate::cli_error::{CliError, CommandExit};
+use crate::store_place::ProjectStore;
 use crate::terminal::{LinePrompter, Terminal};
 
 /// Interval at which the live lines are redrawn.
 const FRAME_INTERVAL: Duration = Duration::from_millis(90);
-/// Name of the artefact that stores the path of a run's agent file.
-pub(crate) const AGENT_PATH_ARTEFACT: &str = ".agent";
 
 /// The approver of calls that need a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +64,9 @@ pub(crate) struct RunDriver {
     term: Terminal,
     pub(crate) file: AgentFile,
     pub(crate) agent: Agent,
-    store: Arc<SqliteStore>,
+    store: ProjectStore,
     approver: ApproverMode,
+    identity: ApproverIdentity,
     pub(crate) prompter: LinePrompter,
     pub(crate) signals: SignalCounter,
     /// The user's rules for later commands of a run. They last as long as this process.
@@ -83,13 +89,15 @@ enum StopRequest {
 }
 
 impl RunDriver {
-    /// Creates the driver of an agent's runs.
+    /// Creates the driver of an agent's runs. A conversation has a file with the history of its messages.
     pub(crate) fn new(
         term: &Terminal,
         file: AgentFile,
         agent: Agent,
-        store: Arc<SqliteStore>,
+        store: ProjectStore,
         approver: ApproverMode,
+        identity: ApproverIdentity,
+        history_file: Option<PathBuf>,
     ) -> Result<Self, CliError> {
         Ok(Self {
             term: term.clone(),
@@ -97,7 +105,8 @@ impl RunDriver {
             agent,
             store,
             approver,
-            prompter: LinePrompter::spawn_reader(),
+            identity,
+            prompter: LinePrompter::spawn_reader(history_file),
             signals: SignalCounter::install()?,
             command_rules: Vec::new(),
         })
@@ -107,13 +116,14 @@ impl RunDriver {
     /// the records that its journal already has.
     pub(crate) async fn drive_to_outcome(
         &mut self,
+        run: &RunId,
         first: RunBuilder,
         known: &[JournalRecord],
     ) -> Result<DriveOutcome, CliError> {
         let mut view = RunRenderer::new(&self.term, known);
         let mut builder = first;
         loop {
-            let paused = match self.stream_run(builder, &mut view).await? {
+            let paused = match self.stream_run(run, builder, &mut view).await? {
                 // A user who stopped the run is not prompted for its pending calls.
                 (DriveOutcome::Outcome(outcome), StopRequest::NotRequested) => match *outcome {
                     RunResult::Paused(paused) => paused,
@@ -137,20 +147,23 @@ impl RunDriver {
 
     async fn stream_run(
         &mut self,
+        run: &RunId,
         builder: RunBuilder,
         view: &mut RunRenderer,
     ) -> Result<(DriveOutcome, StopRequest), CliError> {
         // With the path of its agent file, the run can be resumed by its id alone.
-        let path = self.file.path().to_string_lossy();
-        let mut stream = builder.artefact(AGENT_PATH_ARTEFACT, path.as_bytes()).stream();
+        let path = encode_agent_path(run, self.file.path(), self.store.mac_keys().map(|keys| &**keys));
+        let mut stream = builder.artefact(AGENT_PATH_ARTEFACT, path).stream();
         let cancel = stream.cancel_handle();
         let mut frames = tokio::time::interval(FRAME_INTERVAL);
         let mut stopped = StopRequest::NotRequested;
+        let mut outage = ProviderOutage::default();
         self.signals.discard_interrupts();
         loop {
             tokio::select! {
                 event = stream.next() => match event {
                     Some(event) => {
+                        outage.observe(&event.kind);
                         view.render_event(&event);
                     }
                     None => break,
@@ -168,6 +181,11 @@ impl RunDriver {
                     StopSignal::Terminate => cancel.detach(),
                 },
                 _ = frames.tick() => view.draw_frame(),
+                // The run stays as it is, for `resume`.
+                () = outage.wait_longer_than(self.file.provider_wait()) => {
+                    outage.is_given_up = true;
+                    cancel.detach();
+                }
             }
         }
         view.finish_output();
@@ -176,6 +194,14 @@ impl RunDriver {
             view.reset_stream(&failed.record);
         }
         let outcome = outcome?;
+        if let (RunResult::Detached(left), Some(problem)) = (&outcome, outage.given_up_error()) {
+            let (run, windlass) = (left.record().run_id(), self.term.command_prefix());
+            return Err(CliError::new(format!("the model's provider is away: {problem}"))
+                .with_hint(format!(
+                    "nothing is lost: `{windlass} resume {run}` goes on where the run stopped"
+                ))
+                .with_exit(CommandExit::ProviderAway));
+        }
         view.reset_stream(outcome.record());
         Ok((DriveOutcome::Outcome(Box::new(outcome)), stopped))
     }

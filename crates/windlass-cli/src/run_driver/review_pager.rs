@@ -1,4 +1,7 @@
 //! The display of a call that may be longer than the screen. A decision is possible only after its last line.
+//!
+//! **Invariant:** all pages have the size of the window that they are shown in. If the window changes its size between two
+//! pages, the call is displayed from its first line again, so that no line has scrolled past unseen.
 
 use super::call_review::CallReview;
 use super::decision_prompts::choice_prompt;
@@ -8,10 +11,24 @@ use crate::terminal::{StyledText, Terminal, TextStyle, paint, pluralise, styled}
 const PROMPT_ROWS: usize = 3;
 
 /// A call displayed page by page.
-pub(crate) struct ReviewPager {
+pub(crate) struct ReviewPager<'a> {
+    review: &'a CallReview,
     lines: Vec<StyledText>,
     printed: usize,
-    page: usize,
+    size: WindowSize,
+}
+
+/// The columns and rows of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct WindowSize {
+    columns: usize,
+    rows: usize,
+}
+
+impl WindowSize {
+    fn of_terminal(term: &Terminal) -> Self {
+        Self { columns: term.width(), rows: term.height() }
+    }
 }
 
 /// The answer to the prompt between two pages.
@@ -34,19 +51,28 @@ impl PagerChoice {
     }
 }
 
-impl ReviewPager {
+impl<'a> ReviewPager<'a> {
     /// Lays out the call for the size of the terminal.
-    pub(crate) fn new(term: &Terminal, review: &CallReview) -> Self {
-        let page = term.height().saturating_sub(PROMPT_ROWS).max(1);
-        Self { lines: review.lines(Some(term.width())), printed: 0, page }
+    pub(crate) fn new(term: &Terminal, review: &'a CallReview) -> Self {
+        let size = WindowSize::of_terminal(term);
+        Self { review, lines: review.lines(Some(size.columns)), printed: 0, size }
     }
 
-    /// Prints the next page.
+    /// Prints the next page, or the first one anew if the window has another size.
     pub(crate) fn print_page(&mut self, term: &Terminal) {
-        for line in self.lines.iter().skip(self.printed).take(self.page) {
+        let size = WindowSize::of_terminal(term);
+        if size != self.size {
+            let is_begun = self.printed > 0;
+            *self = Self { size, lines: self.review.lines(Some(size.columns)), printed: 0, ..*self };
+            if is_begun {
+                term.eprint_line("  The window has another size: the call is displayed from its start.");
+            }
+        }
+        let page = size.rows.saturating_sub(PROMPT_ROWS).max(1);
+        for line in self.lines.iter().skip(self.printed).take(page) {
             term.eprint_line(line.clone());
         }
-        self.printed = (self.printed + self.page).min(self.lines.len());
+        self.printed = (self.printed + page).min(self.lines.len());
     }
 
     /// Returns true if every line was printed.

@@ -26,7 +26,7 @@ pub(super) struct RunRenderer {
 }
 
 enum RendererKind {
-    Terminal(TerminalRenderer),
+    Terminal(Box<TerminalRenderer>),
     Json(Terminal),
 }
 
@@ -57,7 +57,7 @@ impl RunRenderer {
             }
         }
         let kind = match term.output_format() {
-            OutputFormat::Text => RendererKind::Terminal(TerminalRenderer::new(term.clone())),
+            OutputFormat::Text => RendererKind::Terminal(Box::new(TerminalRenderer::new(term.clone()))),
             OutputFormat::Json => RendererKind::Json(term.clone()),
         };
         Self { call_index: calls, kind }

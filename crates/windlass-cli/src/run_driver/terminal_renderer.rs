@@ -16,9 +16,10 @@ use windlass::{
 use super::run_renderer::CallIndex;
 use super::status_label::StatusLabel;
 use crate::terminal::{
-    LiveLines, StyledText, Terminal, TextStyle, format_duration, paint, styled, summarize_arguments,
+    LiveLines, MarkdownMode, MarkdownRenderer, StyledText, Terminal, TextStyle, format_duration, paint,
+    styled, summarize_arguments,
 };
-use windlass_text::{SafeText, StreamEscaper};
+use windlass_text::SafeText;
 
 const SPINNER_FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
@@ -31,16 +32,26 @@ pub(super) struct TerminalRenderer {
     running_calls: Vec<RunningCall>,
     live_lines: LiveLines,
     spinner_frame: usize,
-    /// Kind of text on the current, unfinished line.
+    /// Kind of the text that is being written.
     open_line: OpenLine,
-    /// Escapes the text of the current line.
-    escaper: StreamEscaper,
+    /// Renders the text that is being written.
+    markdown: MarkdownRenderer,
     /// True if a blank line must separate the next line from the text before it.
     needs_blank_line: bool,
     /// True if the text of the next message item was already streamed.
     was_streamed: bool,
     /// Time since which the model has been thinking.
     thinking_since: Option<Instant>,
+    /// The next attempt of a model request that failed.
+    model_retry: Option<ScheduledRetry>,
+}
+
+/// A model request that will be repeated.
+struct ScheduledRetry {
+    error: SafeText,
+    /// Number of the next attempt.
+    attempt: u32,
+    at: Instant,
 }
 
 struct RunningCall {
@@ -56,18 +67,38 @@ enum OpenLine {
     Reasoning,
 }
 
+impl ScheduledRetry {
+    /// Formats the retry on one line, with the time until it.
+    fn line(&self, width: usize) -> StyledText {
+        let left = self.at.saturating_duration_since(Instant::now()).as_secs_f64().ceil();
+        let when = if left > 0.0 { format!("again in {left} s") } else { "trying again".to_owned() };
+        let note = format!("{when}, attempt {}", self.attempt);
+        let room = width.saturating_sub(note.len() + 27);
+        let error = self.error.truncate(room.max(8));
+        styled![
+            "  ",
+            paint(TextStyle::Waiting, "!"),
+            " the model is away: ",
+            error,
+            "  ",
+            paint(TextStyle::Faint, note),
+        ]
+    }
+}
+
 impl TerminalRenderer {
     pub(super) fn new(term: Terminal) -> Self {
         Self {
+            markdown: MarkdownRenderer::new(MarkdownMode::Plain),
             term,
             running_calls: Vec::new(),
             live_lines: LiveLines::default(),
             spinner_frame: 0,
             open_line: OpenLine::Empty,
-            escaper: StreamEscaper::default(),
             needs_blank_line: false,
             was_streamed: false,
             thinking_since: None,
+            model_retry: None,
         }
     }
 
@@ -115,6 +146,23 @@ impl TerminalRenderer {
             RunEventKind::CallSettled { call, status, output, .. } => {
                 self.render_settled(&at(call), status, output, calls)
             }
+            RunEventKind::ModelRetryScheduled { error, delay } => {
+                let attempt = self.model_retry.take().map_or(2, |retry| retry.attempt + 1);
+                let error = SafeText::from_words(error);
+                let retry = ScheduledRetry { error, attempt, at: Instant::now() + *delay };
+                if !self.term.can_redraw() {
+                    self.print_line(retry.line(self.term.width()));
+                }
+                self.thinking_since = None;
+                self.model_retry = Some(retry);
+            }
+            RunEventKind::ModelResponded(_) => self.model_retry = None,
+            RunEventKind::HistoryCompacted { tokens_before, tokens_after, .. } => {
+                let message = format!(
+                    "the conversation is compacted: about {tokens_before} tokens become {tokens_after}"
+                );
+                self.print_line(styled![paint(TextStyle::Waiting, "!"), " ", SafeText::from_words(&message)]);
+            }
             RunEventKind::Warning { message } => {
                 let message = SafeText::from_words(message);
                 self.print_line(styled![paint(TextStyle::Waiting, "!"), " ", message]);
@@ -125,8 +173,11 @@ impl TerminalRenderer {
 
     /// Redraws the live lines: the running calls, or the thinking indicator.
     pub(super) fn draw_frame(&mut self, calls: &CallIndex) {
-        if !self.term.can_redraw() || self.open_line != OpenLine::Empty {
+        if !self.term.can_redraw() {
             return;
+        }
+        if self.open_line != OpenLine::Empty {
+            return self.draw_preview();
         }
         self.spinner_frame = (self.spinner_frame + 1) % SPINNER_FRAMES.len();
         let mark = SPINNER_FRAMES.get(self.spinner_frame).copied().unwrap_or("·");
@@ -143,6 +194,9 @@ impl TerminalRenderer {
                 self.call_line(mark, TextStyle::Name, &running.path, tool, arguments, &note)
             })
             .collect();
+        if let Some(retry) = &self.model_retry {
+            lines.push(retry.line(self.text_width()));
+        }
         if lines.is_empty()
             && let Some(since) = self.thinking_since
         {
@@ -157,6 +211,7 @@ impl TerminalRenderer {
         self.end_text();
         self.running_calls.clear();
         self.thinking_since = None;
+        self.model_retry = None;
     }
 
     pub(super) fn show_stopping(&mut self) {
@@ -182,28 +237,62 @@ impl TerminalRenderer {
         }
     }
 
-    /// Writes streamed text to standard output if it is a terminal. Otherwise the answer is printed at the
-    /// end.
+    /// Writes streamed text: complete lines for good, the others as live lines. A pipe gets the whole answer at the end.
     fn write_text(&mut self, what: OpenLine, piece: &str) {
-        if !self.term.can_redraw() {
+        if !self.term.shows_answers() {
             return;
         }
-        self.live_lines.clear(&self.term);
         self.thinking_since = None;
+        self.model_retry = None;
         if self.open_line != what {
+            self.live_lines.clear(&self.term);
             self.end_text();
             self.term.eprint_blank();
             self.open_line = what;
+            let mode = match what {
+                OpenLine::Reasoning => MarkdownMode::Plain,
+                OpenLine::Text | OpenLine::Empty => self.term.markdown_mode(),
+            };
+            self.markdown = MarkdownRenderer::new(mode);
         }
-        match what {
-            OpenLine::Reasoning => self.term.print_reasoning_piece(&mut self.escaper, piece),
-            OpenLine::Text | OpenLine::Empty => self.term.print_answer_piece(&mut self.escaper, piece),
+        let lines = self.markdown.push(piece, self.text_width());
+        self.print_text_lines(lines);
+    }
+
+    fn print_text_lines(&mut self, lines: Vec<StyledText>) {
+        if lines.is_empty() {
+            return;
         }
+        self.live_lines.clear(&self.term);
+        for line in lines {
+            match self.open_line {
+                OpenLine::Reasoning => self.term.eprint_line(paint(TextStyle::Faint, line)),
+                OpenLine::Text | OpenLine::Empty => self.term.print_answer_line(line),
+            }
+        }
+    }
+
+    /// Draws the end of the text that is not complete. It is drawn whole when it is complete.
+    fn draw_preview(&mut self) {
+        let mut lines = self.markdown.preview(self.text_width());
+        let hidden = lines.len().saturating_sub(self.term.height().saturating_sub(2));
+        lines.drain(..hidden);
+        if self.open_line == OpenLine::Reasoning {
+            lines = lines.into_iter().map(|line| paint(TextStyle::Faint, line)).collect();
+        }
+        self.live_lines.draw(&self.term, &lines);
+    }
+
+    /// Returns the width of text, which leaves the last column free.
+    fn text_width(&self) -> usize {
+        self.term.width().saturating_sub(1)
     }
 
     fn end_text(&mut self) {
         if self.open_line != OpenLine::Empty {
-            self.term.eprint_line(self.escaper.finish());
+            self.live_lines.clear(&self.term);
+            let lines = self.markdown.finish(self.text_width());
+            self.print_text_lines(lines);
             self.open_line = OpenLine::Empty;
             self.needs_blank_line = true;
         }

@@ -16,20 +16,27 @@ const PRIORITY_ARGUMENTS: [&str; 7] = ["path", "file", "program", "shell", "url"
 /// Lines at the bottom of the screen that are redrawn in place.
 #[derive(Debug, Default)]
 pub(crate) struct LiveLines {
-    drawn_count: usize,
+    /// Widths of the lines on the screen.
+    drawn_widths: Vec<usize>,
 }
 
 impl LiveLines {
     /// Draws these lines in place of the previous ones. Each must fit the width.
     pub(crate) fn draw(&mut self, term: &Terminal, lines: &[StyledText]) {
-        term.redraw_lines(self.drawn_count, lines);
-        self.drawn_count = lines.len();
+        term.redraw_lines(self.row_count(term), lines);
+        self.drawn_widths = lines.iter().map(StyledText::width).collect();
     }
 
     /// Erases the lines, so that the next output takes their place.
     pub(crate) fn clear(&mut self, term: &Terminal) {
-        term.redraw_lines(self.drawn_count, &[]);
-        self.drawn_count = 0;
+        term.redraw_lines(self.row_count(term), &[]);
+        self.drawn_widths.clear();
+    }
+
+    /// Returns the number of rows that the lines occupy. A terminal that became narrower has broken some of them.
+    fn row_count(&self, term: &Terminal) -> usize {
+        let width = term.width();
+        self.drawn_widths.iter().map(|drawn| drawn.div_ceil(width).max(1)).sum()
     }
 }
 

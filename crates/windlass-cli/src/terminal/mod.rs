@@ -8,10 +8,14 @@
 //! terminal. A test forbids every other module to write.
 
 mod layout;
+mod line_editor;
+mod markdown;
 mod prompt;
 mod style;
 
 pub(crate) use layout::{LiveLines, format_arguments, format_duration, pluralise, summarize_arguments};
+pub(crate) use line_editor::{DraftCheck, LineCompletions};
+pub(crate) use markdown::{MarkdownMode, MarkdownRenderer};
 pub(crate) use prompt::{LinePrompter, PromptInput};
 pub(crate) use style::{StyledText, TextStyle, paint, styled};
 
@@ -19,7 +23,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
-use windlass_text::{SafeText, StreamEscaper, escape_json};
+use windlass_text::{SafeText, escape_json};
 
 use self::style::ColourMode;
 use crate::args::{CliArgs, ColourChoice};
@@ -51,6 +55,7 @@ pub(crate) struct Terminal {
     stderr_colour: ColourMode,
     can_redraw: bool,
     can_prompt: bool,
+    can_edit: bool,
     /// The command that a person types to reach the project from here, for hints.
     command_prefix: Arc<OnceLock<String>>,
 }
@@ -74,6 +79,11 @@ impl Terminal {
             stderr_colour: colours(stderr),
             can_redraw: stderr && !dumb && form == OutputFormat::Text,
             can_prompt: stderr && std::io::stdin().is_terminal() && form == OutputFormat::Text,
+            can_edit: stderr
+                && std::io::stdin().is_terminal()
+                && std::io::stdout().is_terminal()
+                && !dumb
+                && form == OutputFormat::Text,
             command_prefix: Arc::default(),
         }
     }
@@ -103,6 +113,26 @@ impl Terminal {
         self.can_prompt
     }
 
+    /// Returns true if a user can edit lines, with a history.
+    pub(crate) fn can_edit(&self) -> bool {
+        self.can_edit
+    }
+
+    /// Returns true if a user watches the answer of a model.
+    pub(crate) fn shows_answers(&self) -> bool {
+        self.output_format == OutputFormat::Text
+            && (std::io::stdout().is_terminal() || std::io::stderr().is_terminal())
+    }
+
+    /// Returns the treatment of Markdown in answers.
+    pub(crate) fn markdown_mode(&self) -> MarkdownMode {
+        let colour = if self.is_stdout_terminal() { self.stdout_colour } else { self.stderr_colour };
+        match colour {
+            ColourMode::Coloured => MarkdownMode::Styled,
+            ColourMode::Plain => MarkdownMode::Plain,
+        }
+    }
+
     /// Returns true if standard output is a terminal.
     pub(crate) fn is_stdout_terminal(&self) -> bool {
         std::io::stdout().is_terminal()
@@ -111,7 +141,9 @@ impl Terminal {
     /// Returns the width for the layout, in columns.
     pub(crate) fn width(&self) -> usize {
         let named = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-        named.or_else(|| window_size().map(|(columns, _)| columns)).unwrap_or(DEFAULT_WIDTH).max(MIN_WIDTH)
+        let window = window_size().map(|(columns, _)| columns);
+        // Lines that are longer than the window would make pages that are longer than it, too.
+        named.into_iter().chain(window).min().unwrap_or(DEFAULT_WIDTH).max(MIN_WIDTH)
     }
 
     /// Returns the height of the terminal, in rows.
@@ -152,24 +184,9 @@ impl Terminal {
         let _written = out.write_all(data.as_bytes()).and_then(|()| out.flush());
     }
 
-    /// Prints a piece of a model's answer to standard output, or to standard error if that is a pipe.
-    pub(crate) fn print_answer_piece(&self, escaper: &mut StreamEscaper, piece: &str) {
-        let text = escaper.escape(piece);
-        if self.is_stdout_terminal() {
-            let mut out = std::io::stdout().lock();
-            let _written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-        } else {
-            self.write_stderr(&text);
-        }
-    }
-
-    /// Prints a piece of a model's reasoning to standard error.
-    pub(crate) fn print_reasoning_piece(&self, escaper: &mut StreamEscaper, piece: &str) {
-        for (place, line) in escaper.escape(piece).split('\n').enumerate() {
-            let line_end = if place > 0 { "\n" } else { "" };
-            let line = paint(TextStyle::Faint, line).to_ansi(self.stderr_colour);
-            self.write_stderr(&format!("{line_end}{line}"));
-        }
+    /// Prints a line of a model's answer to standard output, or to standard error if that is a pipe.
+    pub(crate) fn print_answer_line(&self, line: StyledText) {
+        if self.is_stdout_terminal() { self.print_line(line) } else { self.eprint_line(line) }
     }
 
     /// Prints a JSON object as one line to standard output. Hidden characters are JSON escapes.
@@ -264,6 +281,12 @@ impl Terminal {
         self.eprint_hint("please report this line:");
         self.eprint_line(format!("  windlass {version}, {os} {arch}: {}", SafeText::from_words(what)));
     }
+}
+
+/// Turns off the marks around pasted text, which the line editor turns on, and ends the line.
+fn end_paste_marks() {
+    // A failure to print cannot be reported anywhere.
+    let _printed = std::io::stderr().lock().write_all(b"\x1b[?2004l\r\n");
 }
 
 /// Prints the help, or the error about the arguments of the command, before there is a [`Terminal`].

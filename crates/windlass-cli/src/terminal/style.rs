@@ -27,6 +27,12 @@ pub(crate) enum TextStyle {
     Faint,
     /// Hints.
     Hint,
+    /// Strong text of an answer.
+    Strong,
+    /// Emphasised text of an answer.
+    Emphasis,
+    /// Code in an answer.
+    Code,
 }
 
 /// A line of text in pieces, each with a style. Any text can be converted to it, and is escaped then.
@@ -77,6 +83,56 @@ impl StyledText {
         lines
     }
 
+    /// Breaks the text between words into lines of at most `width` columns. A word that is longer than a line is broken
+    /// too. Spaces at a break are left out.
+    pub(crate) fn wrap_words(&self, width: usize) -> Vec<Self> {
+        let letters: Vec<StyledLetter> = self
+            .pieces
+            .iter()
+            .flat_map(|(style, text)| text.as_str().chars().map(move |letter| (*style, letter)))
+            .collect();
+        let mut lines = Vec::new();
+        let mut start = 0;
+        while let Some(rest) = letters.get(start..).filter(|rest| !rest.is_empty()) {
+            let fitting = fitting_letters(rest, width);
+            let cut = if fitting == rest.len() {
+                fitting
+            } else {
+                // A space directly after the line is a break too.
+                let is_space =
+                    |letter: Option<&StyledLetter>| letter.is_some_and(|(_, letter)| *letter == ' ');
+                let at_space = (1..=fitting).rev().find(|at| is_space(rest.get(*at)));
+                at_space.unwrap_or(fitting)
+            };
+            let (line, after) = rest.split_at(cut);
+            lines.push(Self::from_letters(line));
+            let spaces = after.iter().take_while(|(_, letter)| *letter == ' ').count();
+            start += cut + spaces;
+        }
+        if lines.is_empty() {
+            lines.push(Self::default());
+        }
+        lines
+    }
+
+    /// Joins letters to pieces. Letters of safe text are safe, and are escaped once more if a break made them unsafe.
+    fn from_letters(letters: &[StyledLetter]) -> Self {
+        let mut pieces: Vec<(Option<TextStyle>, String)> = Vec::new();
+        for (style, letter) in letters {
+            match pieces.last_mut() {
+                Some((last, text)) if last == style => text.push(*letter),
+                _ => pieces.push((*style, letter.to_string())),
+            }
+        }
+        let pieces = pieces.into_iter().map(|(style, text)| (style, SafeText::from_prose(&text))).collect();
+        Self { pieces }
+    }
+
+    /// Returns the width in columns.
+    pub(crate) fn width(&self) -> usize {
+        self.pieces.iter().map(|(_, text)| text.width()).sum()
+    }
+
     /// Returns the text without its styles.
     pub(crate) fn plain(&self) -> SafeText {
         let mut text = SafeText::default();
@@ -97,6 +153,19 @@ impl StyledText {
         }
         out
     }
+}
+
+/// A letter and its style.
+type StyledLetter = (Option<TextStyle>, char);
+
+/// Returns the number of letters that fit `width` columns, and at least one.
+fn fitting_letters(letters: &[StyledLetter], width: usize) -> usize {
+    let mut used = 0;
+    let too_wide = letters.iter().position(|(_, letter)| {
+        used += windlass_text::char_width(*letter);
+        used > width
+    });
+    too_wide.map_or(letters.len(), |at| at.max(1))
 }
 
 impl From<SafeText> for StyledText {
@@ -139,6 +208,9 @@ impl TextStyle {
             Self::Title => "1",
             Self::Faint => "2",
             Self::Hint => "1;34",
+            Self::Strong => "1",
+            Self::Emphasis => "3",
+            Self::Code => "36",
         }
     }
 }

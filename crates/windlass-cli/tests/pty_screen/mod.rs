@@ -84,9 +84,40 @@ impl PtyScreen {
         }
     }
 
+    /// Waits until the screen changes.
+    pub(crate) fn wait_for_change(&mut self) {
+        if self.changes.recv_timeout(TEST_TIMEOUT).is_err() {
+            panic!("the screen does not change:\n{}", self.screen_text());
+        }
+    }
+
+    /// Waits until the last line of the screen is an empty prompt of a chat.
+    pub(crate) fn wait_for_prompt(&mut self) {
+        while !self.screen_text().ends_with("\n›") {
+            if self.changes.recv_timeout(TEST_TIMEOUT).is_err() && !self.screen_text().ends_with("\n›") {
+                panic!("the screen does not end with a prompt:\n{}", self.screen_text());
+            }
+        }
+    }
+
     /// Types keys.
     pub(crate) fn type_keys(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).expect("it takes keys");
+    }
+
+    /// Changes the size of the terminal.
+    pub(crate) fn resize(&mut self, rows: u16, columns: u16) {
+        let size = rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(&self.keys, size).expect("it can be sized");
+        let sized = |count| NonZero::new(count).expect("a terminal has some");
+        self.parser.lock().expect("nobody panics with it").screen_mut().set_size(sized(rows), sized(columns));
+    }
+
+    /// Returns true if the terminal shows what is typed, and gives lines as a whole: its usual mode.
+    pub(crate) fn is_in_usual_mode(&self) -> bool {
+        use rustix::termios::LocalModes;
+        let mode = rustix::termios::tcgetattr(&self.keys).expect("it is a terminal").local_modes;
+        mode.contains(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG)
     }
 
     /// Returns the process id.

@@ -4,10 +4,13 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 use windlass_realtime::audio::{WavAudio, resample};
-use windlass_realtime::testing::{ConversationView, LoopbackReply, LoopbackServer, tone};
+use windlass_realtime::testing::{
+    ConversationView, FaultTrigger, LoopbackReply, LoopbackServer, WireFault, tone,
+};
 
 use crate::chromium::BrowserTab;
 use crate::process::TalkProcess;
@@ -121,10 +124,15 @@ async fn a_person_speaks_approves_interrupts_and_is_reconnected() {
     let played = cuts[0]["audio_end_ms"].as_u64().expect("a position");
     assert!(played > 0 && played < 60_000, "the page reported what it played: {played} ms");
 
-    // The voice's connection is lost and restored.
+    // The voice's connection is lost and restored. The new one takes a while, and the page says so.
+    let greeting = FaultTrigger::on_send("session.created");
+    server.inject_fault(WireFault::delay_event(greeting, Duration::from_secs(6)));
     server.drop_connections();
+    tab.wait_for("document.body.dataset.provider === 'lost'").await;
+    tab.wait_for("document.getElementById('status').textContent.includes('Reconnecting')").await;
+    tab.look("5-reconnecting").await;
     tab.wait_for("Number(document.body.dataset.reconnects) > 0").await;
-    tab.look("5-reconnected").await;
+    tab.look("6-reconnected").await;
 
     // The page is loaded again, and shows the conversation.
     tab.navigate(talk.url()).await;
@@ -133,7 +141,7 @@ async fn a_person_speaks_approves_interrupts_and_is_reconnected() {
     assert_eq!(tab.evaluate("document.querySelectorAll('#transcript img, #transcript b').length").await, 0);
     tab.wait_for("document.querySelector('#transcript li.call .result')?.textContent.includes('is written')")
         .await;
-    tab.look("6-reloaded").await;
+    tab.look("7-reloaded").await;
     assert_eq!(tab.errors, Vec::<String>::new(), "no console error");
     assert_eq!(talk.interrupt(), Some(0));
 }

@@ -87,7 +87,9 @@ fn apply_event(pages: &Arc<PageController>, event: CdpEvent) {
             forget_requested_navigation(pages, &text("frameId"));
         }
         "Page.frameNavigated" => {
-            forget_requested_navigation(pages, params["frame"]["id"].as_str().unwrap_or_default());
+            let frame = params["frame"]["id"].as_str().unwrap_or_default();
+            forget_requested_navigation(pages, frame);
+            pages.with_state(|state| state.tab_by_target(frame).map(|tab| tab.has_document = true));
         }
         "Page.domContentEventFired" => pages.with_state(|state| {
             if let Some(tab) = state.tab_by_session(&session)
@@ -286,6 +288,28 @@ fn fail_request(pages: &PageController, session: &str, params: &Value, why: Stri
             (tab.blocked_reason, tab.requested_at) = (Some(why), None);
         }
     });
+    if is_visit {
+        close_empty_tab(pages, frame);
+    }
+}
+
+/// Closes a tab whose first document was refused: it will never show anything, and has no picture.
+fn close_empty_tab(pages: &PageController, target: &str) {
+    let is_closed = pages.with_state(|state| {
+        let is_empty = state.tab_by_target(target).is_some_and(|tab| !tab.has_document);
+        if !is_empty || state.tabs.len() == 1 {
+            return false;
+        }
+        state.tabs.retain(|tab| tab.target != target);
+        state.add_notice("The new tab was closed, because it has no page.".to_owned());
+        if state.current_tab().is_none() {
+            state.current_target = state.tabs.last().map(|tab| tab.target.clone());
+        }
+        true
+    });
+    if is_closed {
+        pages.pipe.send_without_reply(None, "Target.closeTarget", json!({ "targetId": target }));
+    }
 }
 
 /// Sets up a new target. The browser keeps it paused until then, so that no request escapes interception.
@@ -374,6 +398,7 @@ fn add_tab(pages: &PageController, session: &str, target: String, url: String, t
             url,
             title,
             is_ready: false,
+            has_document: false,
             load: LoadState::Loaded,
             requested_at: None,
             failure: None,

@@ -1,6 +1,7 @@
 //! The frames of a page: the element at a point or under the focus, in whatever frame and process it is. All
 //! scripts run in an isolated world, where a page cannot change what they see.
 
+use futures_util::FutureExt;
 use serde_json::{Value, json};
 
 use super::page_controller::PageController;
@@ -94,8 +95,8 @@ impl PageController {
         let mut attempt = 1;
         loop {
             let within = self.query_timeout(session);
-            let answer = self.pipe.call_command(Some(session), method, params.clone(), within).await;
-            match answer {
+            let asked = self.pipe.call_command(Some(session), method, params.clone(), within);
+            match self.until_blocked(session, asked).await? {
                 Ok(answer) => return Ok(answer),
                 Err(super::cdp_pipe::CdpCommandError::Rejected(message))
                     if attempt < QUERY_ATTEMPTS && is_navigation_race(&message) =>
@@ -104,6 +105,31 @@ impl PageController {
                     self.wait_until_loaded().await;
                 }
                 Err(error) => return Err(self.computer_error(error)),
+            }
+        }
+    }
+
+    /// Awaits the response of a page. A page that must be answered first does not respond: its question is the error.
+    async fn until_blocked<T>(
+        &self,
+        session: &str,
+        response: impl Future<Output = T>,
+    ) -> Result<T, ComputerError> {
+        let mut changed = self.state_version.subscribe();
+        tokio::pin!(response);
+        loop {
+            let blocked = self.with_state(|state| {
+                let tab = state.tab_of_session(session)?;
+                tab.blocking_text().map(str::to_owned)
+            });
+            if let Some(text) = blocked {
+                let answered = (&mut response).now_or_never();
+                return answered.ok_or(ComputerError::Refused(text));
+            }
+            tokio::select! {
+                biased;
+                answered = &mut response => return Ok(answered),
+                _ = changed.changed() => {}
             }
         }
     }
@@ -162,7 +188,8 @@ impl PageController {
         });
         // The function may have an effect, so that it is never repeated.
         let within = self.query_timeout(session);
-        let called = self.pipe.call_command(Some(session), "Runtime.callFunctionOn", params, within).await;
+        let called = self.pipe.call_command(Some(session), "Runtime.callFunctionOn", params, within);
+        let called = self.until_blocked(session, called).await?;
         let answer = called.map_err(|error| self.computer_error(error))?;
         match answer.get("exceptionDetails") {
             Some(error) => Err(ComputerError::Failed(error["exception"]["description"].to_string())),
@@ -238,18 +265,22 @@ impl PageController {
     pub(super) async fn describe_target(&self, place: TargetPlace) -> Result<ScreenTarget, ComputerError> {
         for _ in 0..DESCRIPTION_ATTEMPTS {
             self.wait_until_loaded().await;
-            let (address, dialog, question) = self.with_state(|state| match state.current_tab() {
-                Some(tab) => (Some(tab.url.clone()), tab.dialog.clone(), tab.question.clone()),
-                None => (None, None, None),
-            });
+            let (address, dialog, question, is_blocked) =
+                self.with_state(|state| match state.current_tab() {
+                    Some(tab) => {
+                        let is_blocked = tab.blocking_text().is_some();
+                        (Some(tab.url.clone()), tab.dialog.clone(), tab.question.clone(), is_blocked)
+                    }
+                    None => (None, None, None, false),
+                });
             let page = ScreenTarget { address, ..ScreenTarget::default() };
             if let Some(dialog) = dialog {
                 // A page with an open dialog answers no query.
                 let (origin, element) = (Some(dialog.origin), Some(dialog.text));
                 return Ok(ScreenTarget { origin, element, ..page });
             }
-            if place == TargetPlace::Dialog {
-                // A page that waits for the answer to a question need not answer either.
+            if place == TargetPlace::Dialog || is_blocked {
+                // A page whose next document waits for the answer to a question answers none either.
                 let (origin, element) = question.map(|question| (question.origin, question.text)).unzip();
                 return Ok(ScreenTarget { origin, element, ..page });
             }

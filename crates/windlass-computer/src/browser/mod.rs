@@ -39,7 +39,7 @@ use windlass::model::ComputerDisplay;
 use self::cdp_pipe::CdpPipe;
 use self::launch::BrowserProcess;
 use self::page_controller::{BrowserOwnership, PageController};
-use crate::action::{DialogAnswer, MouseButton, PageContent, ScreenPoint, ScreenRegion};
+use crate::action::{DialogAnswer, MouseButton, PageReading, ScreenPoint, ScreenRegion};
 use crate::computer::{BrowserTab, Computer, ComputerError, ComputerFuture, HistoryNavigation, Screenshot};
 use crate::key::KeyChord;
 use crate::provider::ComputerProvider;
@@ -278,6 +278,10 @@ impl Computer for Browser {
         self.controller.switch_tab(tab).boxed()
     }
 
+    fn open_tab(&self) -> ComputerFuture<'_, ()> {
+        self.controller.open_tab().boxed()
+    }
+
     fn close_tab(&self, tab: usize) -> ComputerFuture<'_, ()> {
         self.controller.close_tab(tab).boxed()
     }
@@ -294,8 +298,8 @@ impl Computer for Browser {
         self.controller.type_secret(secret, sites).boxed()
     }
 
-    fn read_page(&self, content: PageContent) -> ComputerFuture<'_, String> {
-        self.controller.read_page(content).boxed()
+    fn read_page<'a>(&'a self, reading: &'a PageReading) -> ComputerFuture<'a, String> {
+        self.controller.read_page(reading).boxed()
     }
 
     fn find_elements<'a>(&'a self, query: &'a str) -> ComputerFuture<'a, String> {
@@ -311,8 +315,22 @@ impl Computer for Browser {
         self.controller.fill_field(field, value, sites).boxed()
     }
 
-    fn click_element<'a>(&'a self, element: &'a str) -> ComputerFuture<'a, ()> {
-        self.controller.click_element(element).boxed()
+    fn click_element<'a>(
+        &'a self,
+        element: &'a str,
+        button: MouseButton,
+        times: u32,
+        held: &'a KeyChord,
+    ) -> ComputerFuture<'a, ()> {
+        self.controller.click_element(element, button, times, held).boxed()
+    }
+
+    fn hover_element<'a>(&'a self, element: &'a str) -> ComputerFuture<'a, ()> {
+        self.controller.hover_element(element).boxed()
+    }
+
+    fn scroll_to_element<'a>(&'a self, element: &'a str) -> ComputerFuture<'a, ()> {
+        self.controller.scroll_to_element(element).boxed()
     }
 
     fn upload_files<'a>(&'a self, field: Option<&'a str>, files: &'a [String]) -> ComputerFuture<'a, ()> {

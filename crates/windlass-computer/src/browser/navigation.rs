@@ -118,6 +118,24 @@ impl PageController {
         if !is_broken {
             return Ok(());
         }
+        let made = self.create_tab().await?;
+        if let Some(old) = current {
+            self.pipe.send_without_reply(None, "Target.closeTarget", json!({ "targetId": old }));
+            self.with_state(|state| state.tabs.retain(|tab| tab.target != old));
+        }
+        self.activate_created_tab(made).await;
+        Ok(())
+    }
+
+    /// Opens an empty tab and activates it.
+    pub(super) async fn open_tab(&self) -> Result<(), ComputerError> {
+        let made = self.create_tab().await?;
+        self.activate_created_tab(made).await;
+        Ok(())
+    }
+
+    /// Creates an empty tab and returns its target id.
+    async fn create_tab(&self) -> Result<String, ComputerError> {
         let within = self.options.response_timeout;
         let context = self.with_state(|state| state.browser_context.clone());
         let mut params = json!({ "url": "about:blank" });
@@ -125,20 +143,22 @@ impl PageController {
             params["browserContextId"] = context.into();
         }
         let made = self.pipe.call_command(None, "Target.createTarget", params, within).await;
-        let made = made.map_err(|error| self.computer_error(error))?["targetId"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned();
-        if let Some(old) = current {
-            self.pipe.send_without_reply(None, "Target.closeTarget", json!({ "targetId": old }));
-            self.with_state(|state| state.tabs.retain(|tab| tab.target != old));
-        }
-        self.wait_until(Instant::now() + within, |state| {
-            state.tabs.iter().any(|tab| tab.target == made && tab.is_ready)
+        let made = made.map_err(|error| self.computer_error(error))?;
+        Ok(made["targetId"].as_str().unwrap_or_default().to_owned())
+    }
+
+    async fn activate_created_tab(&self, target: String) {
+        self.wait_until(Instant::now() + self.options.response_timeout, |state| {
+            state.tabs.iter().any(|tab| tab.target == target && tab.is_ready)
         })
         .await;
-        self.with_state(|state| state.current_target = Some(made));
-        Ok(())
+        self.with_state(|state| {
+            // The empty page that we asked for is its document.
+            if let Some(tab) = state.tab_by_target(&target) {
+                tab.has_document = true;
+            }
+            state.current_target = Some(target);
+        });
     }
 
     pub(super) async fn navigate_history(&self, travel: HistoryNavigation) -> Result<(), ComputerError> {

@@ -48,7 +48,8 @@ pub(super) struct PageController {
 
 /// An event that keeps a page from responding to a command.
 enum PageInterruption {
-    DialogOpened,
+    /// A dialog or a question must be answered first.
+    Blocked,
     Crashed,
     Closed,
 }
@@ -152,7 +153,7 @@ impl PageController {
     ///
     /// # Errors
     ///
-    /// Fails if the browser has closed, no tab is open, the page has crashed, or a dialog blocks it. A page
+    /// Fails if the browser has closed, no tab is open, the page has crashed, or a dialog or question blocks it. A page
     /// that has not responded before is asked again, because it may only be slow.
     pub(super) fn current_session(&self) -> Result<String, ComputerError> {
         if self.pipe.is_closed() {
@@ -163,12 +164,12 @@ impl PageController {
             let Some(tab) = state.current_tab() else {
                 return Err(ComputerError::Refused("no tab is open; go to an address first".to_owned()));
             };
-            match (tab.failure, &tab.dialog) {
+            match (tab.failure, tab.blocking_text()) {
                 (Some(TabFailure::Crashed | TabFailure::CrashReported), _) => {
                     tab.failure = Some(TabFailure::CrashReported);
                     Err(ComputerError::PageCrashed { last_screenshot: last })
                 }
-                (_, Some(dialog)) => Err(ComputerError::Refused(dialog.text.clone())),
+                (_, Some(text)) => Err(ComputerError::Refused(text.to_owned())),
                 (Some(TabFailure::Busy) | None, None) => Ok(tab.session.clone()),
             }
         })
@@ -204,7 +205,7 @@ impl PageController {
                     return self.interpret_response(session, answer);
                 }
                 return match interrupted {
-                    PageInterruption::DialogOpened | PageInterruption::Closed => Ok(Value::Null),
+                    PageInterruption::Blocked | PageInterruption::Closed => Ok(Value::Null),
                     PageInterruption::Crashed => Err(ComputerError::PageCrashed {
                         last_screenshot: self.with_state(|state| state.last_screenshot.clone()),
                     }),
@@ -258,7 +259,7 @@ impl PageController {
             Some(tab) if matches!(tab.failure, Some(TabFailure::Crashed | TabFailure::CrashReported)) => {
                 Some(PageInterruption::Crashed)
             }
-            Some(tab) => tab.dialog.is_some().then_some(PageInterruption::DialogOpened),
+            Some(tab) => tab.blocking_text().map(|_| PageInterruption::Blocked),
         })
     }
 
@@ -339,18 +340,32 @@ impl PageController {
         self.capture_screenshot(json!({ "format": "png", "clip": clip })).await
     }
 
+    /// Takes the first screenshot of a tab whose page does not respond, which the browser itself takes.
+    async fn capture_blocked_page(&self) -> Result<Screenshot, ComputerError> {
+        let session = self.main_frame()?.session;
+        let (params, within) = (json!({ "format": "png" }), self.options.response_timeout);
+        let taken = self.pipe.call_command(Some(&session), "Page.captureScreenshot", params, within).await;
+        let taken = taken.map_err(|error| self.computer_error(error))?;
+        match taken["data"].as_str() {
+            Some(data) => Ok(Screenshot::from_base64(data)),
+            None => Err(ComputerError::Failed("the page gave no picture".to_owned())),
+        }
+    }
+
     async fn capture_screenshot(&self, params: Value) -> Result<Screenshot, ComputerError> {
         self.replace_crashed_tab().await?;
         self.wait_until_loaded().await;
         let clip = params.get("clip").cloned();
         let is_whole = clip.is_none();
         // A page with an open dialog is not painted, so the screenshot from before is returned.
-        let before = self.with_state(|state| {
-            let has_dialog = state.current_tab().is_some_and(|tab| tab.dialog.is_some());
-            state.last_screenshot.clone().filter(|_| has_dialog)
+        let (is_blocked, before) = self.with_state(|state| {
+            let is_blocked = state.current_tab().is_some_and(|tab| tab.blocking_text().is_some());
+            (is_blocked, state.last_screenshot.clone())
         });
-        if let Some(before) = before {
-            return Ok(before);
+        match before {
+            Some(before) if is_blocked => return Ok(before),
+            None if is_blocked => return self.capture_blocked_page().await,
+            Some(_) | None => {}
         }
         let mut before = self.secret_rectangles().await?;
         let mut answer = self.send_to_page("Page.captureScreenshot", params.clone()).await;

@@ -9,7 +9,7 @@ use super::frames::{FrameRef, LocatedNode};
 use super::page_controller::PageController;
 use super::picture::PixelRectangle;
 use super::{AllowedSites, UploadPolicy};
-use crate::action::{MouseButton, PageContent, ScreenPoint};
+use crate::action::{MouseButton, PageContent, PageReading, ScreenPoint};
 use crate::computer::ComputerError;
 use crate::key::KeyChord;
 
@@ -129,6 +129,13 @@ const IS_CLICKABLE: &str = r"function () {
     return null;
 }";
 
+/// Scrolls an element into view.
+const SCROLL_INTO_VIEW: &str =
+    r"function () { this.scrollIntoView({ block: 'center', inline: 'center', behavior: 'instant' }); }";
+
+/// A line of a page: its depth, the reference of its element, and its text.
+type ReadLine = (usize, Option<String>, String);
+
 /// A listed element: its frame, and its number in the list of its document.
 #[derive(Clone, Debug)]
 pub(super) struct ElementReference {
@@ -166,7 +173,7 @@ impl PageController {
         Ok((left, top))
     }
 
-    async fn read_lines(&self) -> Result<Vec<(usize, Option<String>, String)>, ComputerError> {
+    async fn read_lines(&self) -> Result<Vec<ReadLine>, ComputerError> {
         self.wait_until_loaded().await;
         self.current_session()?;
         self.with_state(|state| {
@@ -209,15 +216,19 @@ impl PageController {
     }
 
     /// Reads the page as text.
-    pub(super) async fn read_page(&self, content: PageContent) -> Result<String, ComputerError> {
+    pub(super) async fn read_page(&self, reading: &PageReading) -> Result<String, ComputerError> {
+        let mut lines = self.read_lines().await?;
+        if let Some(root) = &reading.root {
+            lines = content_of_element(lines, root).ok_or_else(|| missing_element(root))?;
+        }
         let mut text = String::new();
-        for (depth, reference, line) in self.read_lines().await? {
-            let is_listed = match content {
+        for (depth, reference, line) in lines {
+            let is_listed = match reading.content {
                 PageContent::All => true,
                 PageContent::Interactive => reference.is_some(),
                 PageContent::Text => reference.is_none(),
             };
-            if !is_listed {
+            if !is_listed || reading.max_depth.is_some_and(|most| depth > most) {
                 continue;
             }
             if text.len() > MAX_READING_BYTES {
@@ -234,16 +245,22 @@ impl PageController {
         Ok(text)
     }
 
-    /// Finds the elements of the page whose description has all words of a query.
+    /// Finds the elements of the page whose description has the most words of a query.
     pub(super) async fn find_elements(&self, query: &str) -> Result<String, ComputerError> {
         let words: Vec<String> = query.split_whitespace().map(str::to_lowercase).collect();
-        let found = self.read_lines().await?.into_iter().filter_map(|(_, reference, line)| {
-            let lower = line.to_lowercase();
-            let is_match = words.iter().all(|word| lower.contains(word));
-            is_match.then(|| match reference {
-                Some(reference) => format!("[{reference}] {line}"),
-                None => line,
+        let lines = self.read_lines().await?;
+        let counts: Vec<usize> = lines
+            .iter()
+            .map(|(_, _, line)| {
+                let lower = line.to_lowercase();
+                words.iter().filter(|word| lower.contains(*word)).count()
             })
+            .collect();
+        let most = counts.iter().copied().max().unwrap_or(0);
+        let found = lines.into_iter().zip(counts).filter(|(_, count)| *count > 0 && *count == most);
+        let found = found.map(|((_, reference, line), _)| match reference {
+            Some(reference) => format!("[{reference}] {line}"),
+            None => line,
         });
         let lines: Vec<String> = found.take(MAX_FOUND_ELEMENTS).collect();
         match lines.is_empty() {
@@ -254,11 +271,7 @@ impl PageController {
 
     /// Returns the element with a reference.
     pub(super) async fn node_of_reference(&self, reference: &str) -> Result<LocatedNode, ComputerError> {
-        let unknown = || {
-            ComputerError::Refused(format!(
-                "there is no element `{reference}` on the page any more; read the page again"
-            ))
-        };
+        let unknown = || missing_element(reference);
         let element =
             self.with_state(|state| state.references.get(reference).cloned()).ok_or_else(unknown)?;
         let context = self.isolated_context(&element.frame).await.map_err(|_| unknown())?;
@@ -303,24 +316,51 @@ impl PageController {
     }
 
     /// Clicks an element at its centre.
-    pub(super) async fn click_element(&self, element: &str) -> Result<(), ComputerError> {
+    pub(super) async fn click_element(
+        &self,
+        element: &str,
+        button: MouseButton,
+        times: u32,
+        held: &KeyChord,
+    ) -> Result<(), ComputerError> {
+        let centre = self.reveal_element(element, "clicked").await?;
+        self.click(Some(centre), button, times, held).await
+    }
+
+    /// Moves the pointer to the centre of an element.
+    pub(super) async fn hover_element(&self, element: &str) -> Result<(), ComputerError> {
+        let centre = self.reveal_element(element, "pointed at").await?;
+        self.move_to(centre, &KeyChord::EMPTY).await
+    }
+
+    /// Scrolls an element into view.
+    pub(super) async fn scroll_to_element(&self, element: &str) -> Result<(), ComputerError> {
         self.wait_until_loaded().await;
         self.current_session()?;
         let node = self.node_of_reference(element).await?;
-        let refused = self.call_on_node(&node, IS_CLICKABLE, &[]).await?;
-        if let Some(why) = refused.as_str() {
-            return Err(ComputerError::Refused(format!("`{element}` was not clicked: {why}")));
+        self.call_on_node(&node, SCROLL_INTO_VIEW, &[]).await?;
+        self.record_action();
+        Ok(())
+    }
+
+    /// Scrolls an element into view and returns its centre, if a pointer there would hit it. `purpose` completes the
+    /// sentence of a refusal: the element was not …
+    async fn reveal_element(&self, element: &str, purpose: &str) -> Result<ScreenPoint, ComputerError> {
+        self.wait_until_loaded().await;
+        self.current_session()?;
+        let refused = |why: &str| ComputerError::Refused(format!("`{element}` was not {purpose}: {why}"));
+        let node = self.node_of_reference(element).await?;
+        let covered = self.call_on_node(&node, IS_CLICKABLE, &[]).await?;
+        if let Some(why) = covered.as_str() {
+            return Err(refused(why));
         }
         let params = json!({ "backendNodeId": node.backend_node });
         let quads = self.query(&node.frame.session, "DOM.getContentQuads", params).await?;
         let (left, top) = self.session_offset(&node.frame.session).await?;
         let area = PixelRectangle::around_quad(&quads["quads"][0], left, top);
-        let area = area.ok_or_else(|| {
-            ComputerError::Refused(format!("`{element}` was not clicked: it is not visible"))
-        })?;
+        let area = area.ok_or_else(|| refused("it is not visible"))?;
         let centre = |from: f64, until: f64| ((from + until) / 2.0).max(0.0) as u32;
-        let at = ScreenPoint { x: centre(area.left, area.right), y: centre(area.top, area.bottom) };
-        self.click(Some(at), MouseButton::Left, 1, &KeyChord::EMPTY).await
+        Ok(ScreenPoint { x: centre(area.left, area.right), y: centre(area.top, area.bottom) })
     }
 
     /// Chooses files for the open file chooser, or for a file field.
@@ -354,6 +394,21 @@ impl PageController {
         self.record_action();
         Ok(())
     }
+}
+
+/// Returns the lines of an element and of the elements in it.
+fn content_of_element(lines: Vec<ReadLine>, root: &str) -> Option<Vec<ReadLine>> {
+    let start = lines.iter().position(|(_, reference, _)| reference.as_deref() == Some(root))?;
+    let top = lines[start].0;
+    let inner = lines.into_iter().skip(start).enumerate();
+    let inner = inner.take_while(|(place, (depth, ..))| *place == 0 || *depth > top);
+    Some(inner.map(|(_, (depth, reference, line))| (depth - top, reference, line)).collect())
+}
+
+fn missing_element(reference: &str) -> ComputerError {
+    ComputerError::Refused(format!(
+        "there is no element `{reference}` on the page any more; read the page again"
+    ))
 }
 
 fn collect_frames(session: &str, tree: &Value, frames: &mut Vec<FrameRef>) {

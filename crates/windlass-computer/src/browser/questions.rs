@@ -37,7 +37,7 @@ impl PageController {
             return Err(ComputerError::Refused("no dialog is open".to_owned()));
         };
         match &question.kind {
-            QuestionKind::Authentication { session, request } => {
+            QuestionKind::Authentication { session, request, .. } => {
                 let given = match (accepts, text.and_then(|text| text.split_once(':'))) {
                     (true, Some((user, password))) => {
                         json!({ "response": "ProvideCredentials", "username": user, "password": password })
@@ -176,6 +176,7 @@ pub(super) fn on_authentication(pages: &PageController, session: &str, params: &
                     kind: QuestionKind::Authentication {
                         session: session.to_owned(),
                         request: request.clone(),
+                        is_for_document: params["resourceType"] == "Document" && params["frameId"] == tab.target,
                     },
                 });
                 true

@@ -67,13 +67,15 @@ pub(super) struct TabState {
     pub(super) url: String,
     pub(super) title: String,
     pub(super) is_ready: bool,
+    /// True if a document was loaded into the tab.
+    pub(super) has_document: bool,
     pub(super) load: LoadState,
     /// Time at which the page requested a navigation that has not begun to load.
     pub(super) requested_at: Option<Instant>,
     pub(super) failure: Option<TabFailure>,
     /// The open JavaScript dialog, which blocks the page.
     pub(super) dialog: Option<PageDialog>,
-    /// The open question of the page, which does not block it.
+    /// The open question of the page.
     pub(super) question: Option<PageQuestion>,
     /// Reason why its last navigation was blocked.
     pub(super) blocked_reason: Option<String>,
@@ -113,10 +115,22 @@ pub(super) struct PageQuestion {
 
 #[derive(Clone, Debug)]
 pub(super) enum QuestionKind {
-    /// A site asks for a user name and a password.
-    Authentication { session: String, request: String },
+    /// A site asks for a user name and a password, for the document of the tab, a frame or a resource of the page.
+    Authentication { session: String, request: String, is_for_document: bool },
     /// A page asks for a permission.
     Permission { session: String, name: String, id: String },
+}
+
+impl TabState {
+    /// Returns the text of the dialog or question that must be answered before the page responds. Chromium delivers no
+    /// command to a page whose next document waits for a password.
+    pub(super) fn blocking_text(&self) -> Option<&str> {
+        let question = self.question.as_ref().filter(|question| {
+            matches!(question.kind, QuestionKind::Authentication { is_for_document: true, .. })
+        });
+        let dialog = self.dialog.as_ref().map(|dialog| dialog.text.as_str());
+        dialog.or(question.map(|question| question.text.as_str()))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

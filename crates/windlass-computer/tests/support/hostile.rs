@@ -132,3 +132,90 @@ pub(crate) fn add_click_trap(
     );
     pages.add("order", &body)
 }
+
+/// A lure: a page that takes its visitor to the other site, by one way out.
+#[derive(Clone, Debug)]
+pub(crate) struct VisitLure {
+    pub(crate) way_out: &'static str,
+    /// The address of the other site, as the page writes it.
+    pub(crate) address: String,
+    /// URL of the page. A click in its upper left corner springs the lure.
+    pub(crate) url: String,
+    /// Path that the other site is asked for if the lure works.
+    pub(crate) reached: String,
+}
+
+/// The ways out of a page.
+pub(crate) const WAYS_OUT: [&str; 7] =
+    ["assign", "replace", "open", "open blank", "link", "link to a tab", "area"];
+
+/// Returns the other site's address, disguised. All forms reach the same page. The browser itself refuses a user name in
+/// the address of a frame.
+fn disguised_address(port: u16, path: &str, is_framed: bool, numbers: &mut SeededNumbers) -> String {
+    match numbers.below(6) {
+        1 if is_framed => format!("http://localhost:{port}/{path}"),
+        0 => format!("http://LOCALHOST:{port}/{path}"),
+        1 => format!("http://127.0.0.1:{port}@localhost:{port}/{path}"),
+        2 => format!("//localhost:{port}/{path}"),
+        3 => format!("http:///localhost:{port}/{path}"),
+        4 => format!("http://loc&#97;lhost:{port}/{path}").replace("&#97;", "a"),
+        _ => format!("http://localhost:{port}/{path}"),
+    }
+}
+
+/// Adds a lure to a server: the way out is the given one, and the address, the delay, and the frames around it are drawn.
+pub(crate) fn add_visit_lure(
+    pages: &TestPageServer,
+    numbers: &mut SeededNumbers,
+    way_out: &'static str,
+) -> VisitLure {
+    let id = numbers.next();
+    let reached = format!("lured-{id}");
+    let port = pages.port;
+    let levels = numbers.below(3);
+    let is_framed = levels > 0;
+    let address = disguised_address(port, &reached, is_framed, numbers);
+    // Some ways lead through a page of the listed site that redirects.
+    let to = match numbers.below(3) {
+        0 => {
+            pages.redirect(&format!("hop-{id}"), &format!("http://localhost:{port}/{reached}"));
+            format!("/hop-{id}")
+        }
+        _ => address.clone(),
+    };
+    let add = |html: &str| format!("document.body.insertAdjacentHTML('beforeend', `{html}`)");
+    let clicked = |html: &str| format!("{}; document.getElementById('out').click()", add(html));
+    let script = match way_out {
+        "assign" => format!("location.href = '{to}'"),
+        "replace" => format!("location.replace('{to}')"),
+        "open" => format!("window.open('{to}')"),
+        "open blank" => {
+            format!("const w = window.open('about:blank'); w.location = new URL('{to}', location).href")
+        }
+        "link" => clicked(&format!("<a id=out href='{to}'>out</a>")),
+        "link to a tab" => clicked(&format!("<a id=out target=_blank rel=noopener href='{to}'>out</a>")),
+        "area" => clicked(&format!("<map name=m><area id=out shape=default href='{to}'></map>")),
+        other => panic!("there is no way {other}"),
+    };
+    let delay = *numbers.pick(&[0, 0, 1, 30]);
+    let script = match delay {
+        // Tabs are opened only in the course of a click.
+        0 => script,
+        _ if way_out.contains("open") || way_out.contains("tab") => script,
+        delay => format!("setTimeout(() => {{ {script} }}, {delay})"),
+    };
+    let button = format!(
+        "<style>body{{margin:0}}</style><button style='position:absolute;left:0;top:0;width:200px;height:100px' \
+         onclick=\"fetch('/sprung-{id}')\">in</button><script>document.querySelector('button').addEventListener('click', \
+         () => {{ {script} }})</script>"
+    );
+    let mut url = pages.add(&format!("lure-{id}"), &button);
+    for level in 0..levels {
+        let framed = format!(
+            "<style>body{{margin:0}}</style><iframe src='{url}' style='border:0;position:absolute;left:0;top:0;\
+             width:600px;height:400px'></iframe>"
+        );
+        url = pages.add(&format!("frame-{level}-{id}"), &framed);
+    }
+    VisitLure { way_out, address, url, reached: format!("/{reached}") }
+}

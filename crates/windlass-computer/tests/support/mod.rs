@@ -26,6 +26,8 @@ pub(crate) struct TestPageServer {
     pub(crate) requests: Arc<Mutex<Vec<String>>>,
     /// Pages that a test has added, by path.
     pub(crate) added: Arc<Mutex<BTreeMap<String, String>>>,
+    /// Targets of redirections that a test has added, by path.
+    pub(crate) redirections: Arc<Mutex<BTreeMap<String, String>>>,
     /// Releases the responses to `/held`.
     pub(crate) released: Arc<tokio::sync::watch::Sender<bool>>,
 }
@@ -39,6 +41,7 @@ impl TestPageServer {
             submissions: Arc::default(),
             requests: Arc::default(),
             added: Arc::default(),
+            redirections: Arc::default(),
             released: Arc::new(tokio::sync::watch::Sender::new(false)),
         };
         let serving = pages.clone();
@@ -60,6 +63,11 @@ impl TestPageServer {
         let page = format!("<!doctype html><meta charset=utf-8><title>{path}</title>{body}");
         self.added.lock().expect("no panic").insert(format!("/{path}"), page);
         self.url(path)
+    }
+
+    /// Adds a redirection.
+    pub(crate) fn redirect(&self, path: &str, to: &str) {
+        self.redirections.lock().expect("no panic").insert(format!("/{path}"), to.to_owned());
     }
 
     /// Returns the URL of a page under another host name of this machine, which is another site.
@@ -114,7 +122,11 @@ impl TestPageServer {
         let page =
             |body: &str| ("200 OK", "Content-Type: text/html; charset=utf-8".to_owned(), body.to_owned());
         let credentials = text.lines().find_map(|line| line.strip_prefix("Authorization: Basic "));
+        let redirection = self.redirections.lock().expect("no panic").get(&path).cloned();
         let (status, header, body) = match path.as_str() {
+            _ if redirection.is_some() => {
+                ("302 Found", format!("Location: {}", redirection.unwrap_or_default()), String::new())
+            }
             _ if added.is_some() => page(&added.unwrap_or_default()),
             path if path.starts_with("/slow/") || path.starts_with("/held") => {
                 page("<title>Slow</title><h1>Here at last</h1>")

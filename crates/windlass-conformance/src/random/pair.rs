@@ -128,6 +128,17 @@ impl OutcomePair {
         self.windlass = self.reference.clone();
     }
 
+    /// Returns true if Windlass did all that the reference did, and perhaps more: the same lines in the log, and the same
+    /// requests to each model.
+    pub(super) fn is_windlass_ahead(&self) -> bool {
+        has_same_begin(&self.windlass, &self.reference)
+    }
+
+    /// Returns true if the reference did all that Windlass did, and perhaps more.
+    pub(super) fn is_reference_ahead(&self) -> bool {
+        has_same_begin(&self.reference, &self.windlass)
+    }
+
     /// Removes lines of calls from the session of Windlass. The text of a turn goes with its last call, unless the
     /// reference has stored it.
     pub(super) fn forget_stored_calls(&mut self, is_forgotten: impl Fn(&str) -> bool) {
@@ -186,6 +197,28 @@ pub(super) fn is_call_line(line: &str) -> bool {
 pub(super) fn has_all_lines(all: &Value, some: &Value) -> bool {
     let count = |value: &Value, line: &str| lines(value).filter(|other| *other == line).count();
     lines(some).all(|line| count(some, line) <= count(all, line))
+}
+
+/// Returns true if the longer outcome has the log lines and the model requests of the shorter one, and its pauses. The order
+/// of outputs in a request and calls under an id that Windlass made do not count.
+fn has_same_begin(longer: &Value, shorter: &Value) -> bool {
+    let requests = |outcome: &Value, agent: &Value| -> Vec<Vec<String>> {
+        let calls = list_items(&outcome["model_calls"]).filter(|call| call["agent"] == *agent);
+        let input = |call: &Value| {
+            let is_renamed = |line: &str| is_call_line(line) && line_call(line).contains('~');
+            let mut input: Vec<String> =
+                lines(&call["input"]).filter(|line| !is_renamed(line)).map(str::to_owned).collect();
+            input.sort_unstable();
+            input
+        };
+        calls.map(input).collect()
+    };
+    has_all_lines(&longer["log"], &shorter["log"])
+        && list_items(&shorter["rounds"]).zip(list_items(&longer["rounds"])).all(|(one, other)| one == other)
+        && list_items(&shorter["model_calls"]).all(|call| {
+            let agent = &call["agent"];
+            requests(longer, agent).starts_with(&requests(shorter, agent))
+        })
 }
 
 /// Returns true if the run was cancelled on Windlass.

@@ -60,6 +60,15 @@ pub enum MacMessage<'a> {
         /// Digest of the sealed lines.
         sealed: &'a Digest,
     },
+    /// An artefact that a program trusts when it reads it again.
+    Artefact {
+        /// The run, or what the runs of one conversation have in common.
+        scope: &'a str,
+        /// Name of the artefact.
+        name: &'a str,
+        /// Digest of its content.
+        body: &'a Digest,
+    },
 }
 
 /// The reason why a MAC does not vouch for a message.
@@ -116,6 +125,11 @@ impl MacMessage<'_> {
                 part(head.as_bytes());
                 part(sealed.as_bytes());
             }
+            Self::Artefact { scope, name, body } => {
+                part(scope.as_bytes());
+                part(name.as_bytes());
+                part(body.as_bytes());
+            }
         }
     }
 
@@ -125,6 +139,7 @@ impl MacMessage<'_> {
             Self::Snapshot { .. } => "snapshot",
             Self::PostedDecision { .. } => "posted decision",
             Self::PausedRun { .. } => "paused run",
+            Self::Artefact { .. } => "artefact",
         }
     }
 }

@@ -12,6 +12,14 @@ crate::text_id! {
     ApproverKey
 }
 
+impl ApproverKey {
+    /// Returns true if the text has the form of a public key.
+    pub fn is_well_formed(&self) -> bool {
+        let digits = self.as_str().strip_prefix("ed25519:").unwrap_or_default();
+        digits.len() == 64 && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+    }
+}
+
 /// The signature of an approver under a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecisionSignature {

@@ -8,8 +8,8 @@ use crate::decision::{Decision, DecisionScope, HoldReason};
 use crate::id::{AgentName, CallId, Timestamp};
 use crate::item::{Item, OutputContent};
 use crate::journal::{
-    CallEndedLate, CallHeld, CallStatus, JournalEntry, JournalRecord, ModelRequestFailed, ModelResponded,
-    RunStarted,
+    CallEndedLate, CallHeld, CallStatus, CompactionReason, HistoryCompacted, JournalEntry, JournalRecord,
+    ModelRequestFailed, ModelResponded, RunStarted,
 };
 use crate::tool::ToolKey;
 
@@ -81,6 +81,16 @@ impl<'a> StepDescriber<'a> {
             }
             JournalEntry::ModelRequestFailed(failed) => describe_model_failure(failed),
             JournalEntry::ModelInputFiltered(_) => "the next request is filtered".to_owned(),
+            JournalEntry::HistoryCompacted(compacted) => {
+                let HistoryCompacted { tokens_before, tokens_after, .. } = compacted;
+                let reason = match compacted.reason {
+                    CompactionReason::NearContextWindow => "before the context window is full",
+                    CompactionReason::ContextLengthExceeded => "after the context window was exceeded",
+                };
+                format!(
+                    "the history is compacted {reason}: about {tokens_before} tokens become {tokens_after}"
+                )
+            }
             JournalEntry::CallHeld(held) => {
                 format!("{} {}", self.call_label(path, &held.call), describe_hold(held))
             }

@@ -11,6 +11,7 @@ use crate::failure::RunFailure;
 use crate::id::{AgentName, CallId, RunId, SessionId, Timestamp};
 use crate::idempotency::{CallKey, IdempotencyKey};
 use crate::item::{Item, OutputContent};
+use crate::journal::agent_build::AgentBuild;
 use crate::journal::start_history::StartHistory;
 use crate::plan::PlannedCall;
 use crate::provenance::ContentSources;
@@ -45,6 +46,8 @@ pub enum JournalEntry {
     ModelRequestFailed(ModelRequestFailed),
     /// An input filter changed what the next model request contains. The history is unchanged.
     ModelInputFiltered(ModelInputFiltered),
+    /// The history was compacted: later model requests have these items in place of the history so far.
+    HistoryCompacted(HistoryCompacted),
     /// A call is held until a person decides or answers.
     CallHeld(CallHeld),
     /// A decision about a call was recorded.
@@ -82,6 +85,7 @@ impl JournalEntry {
             Self::ModelResponded(answered) => answered.usage,
             Self::ResponseRejected(refused) => refused.usage,
             Self::ModelRequestFailed(failed) => failed.usage_or_unknown(),
+            Self::HistoryCompacted(compacted) => compacted.summary_usage.unwrap_or_default(),
             _ => Usage::default(),
         }
     }
@@ -130,6 +134,9 @@ pub struct RunStarted {
     /// The run and record that this run was forked from; absent if it is not a fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<ForkOrigin>,
+    /// The build that begins the run; absent for an agent inside a call, and in journals of drivers that know none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<AgentBuild>,
 }
 
 impl RunStarted {
@@ -144,6 +151,7 @@ impl RunStarted {
             session: None,
             previous_response_id: None,
             origin: None,
+            build: None,
         }
     }
 }
@@ -282,7 +290,35 @@ pub struct ModelInputFiltered {
     pub input: Vec<FilteredInput>,
 }
 
-/// A part of a filtered model input.
+/// The history was compacted, so that the conversation fits into the context window of the model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HistoryCompacted {
+    /// The agent whose request needs the space.
+    pub agent: AgentName,
+    /// The reason of the compaction.
+    pub reason: CompactionReason,
+    /// The new history, in order: items of the history so far, and items that the compaction made.
+    pub history: Vec<FilteredInput>,
+    /// Estimated tokens of the request before the compaction.
+    pub tokens_before: u64,
+    /// Estimated tokens of the request after the compaction.
+    pub tokens_after: u64,
+    /// Usage of the model that summarised the history; absent if no model was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary_usage: Option<Usage>,
+}
+
+/// The reason of a compaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CompactionReason {
+    /// The next request would come close to the context window.
+    NearContextWindow,
+    /// The provider refused a request that exceeds the context window.
+    ContextLengthExceeded,
+}
+
+/// A part of a filtered model input, or of a compacted history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FilteredInput {
@@ -293,7 +329,7 @@ pub enum FilteredInput {
         /// Index after the last item.
         to: usize,
     },
-    /// An item that the filter made.
+    /// An item that the filter or the compaction made.
     Item(Arc<Item>),
 }
 
@@ -458,6 +494,9 @@ pub struct CallSettled {
     pub status: CallStatus,
     /// The output that the model receives; a placeholder in the persisted entry if the tool's output is secret.
     pub output: OutputContent,
+    /// True if the persisted output lacks secrets that the model received.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_output_redacted: bool,
     /// The verdicts of the tool's guardrails, in the order in which they ran.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guardrails: Vec<GuardrailRecord>,
@@ -469,7 +508,14 @@ pub struct CallSettled {
 impl CallSettled {
     /// Creates a settlement that does not end the run.
     pub fn new(call: CallId, how: CallStatus, output: impl Into<OutputContent>) -> Self {
-        Self { call, status: how, output: output.into(), guardrails: Vec::new(), run_failure: None }
+        Self {
+            call,
+            status: how,
+            output: output.into(),
+            is_output_redacted: false,
+            guardrails: Vec::new(),
+            run_failure: None,
+        }
     }
 }
 

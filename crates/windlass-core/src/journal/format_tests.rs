@@ -15,6 +15,7 @@ fn sample_journal() -> Vec<JournalRecord> {
         session: None,
         previous_response_id: None,
         origin: None,
+        build: None,
     };
     let finished = RunFinished { output: "done".into(), message: None };
     [

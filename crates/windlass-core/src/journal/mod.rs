@@ -3,6 +3,7 @@
 //! Invariant: the journal is the only source of a run's state. Entries are append-only, and every stored line is
 //! chained to the one before it by a hash.
 
+mod agent_build;
 mod entry;
 pub(crate) mod format;
 mod head_mac;
@@ -12,12 +13,13 @@ mod start_history;
 mod text_mac;
 mod unannounced;
 
+pub use agent_build::AgentBuild;
 pub use entry::{
-    CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded,
-    DecisionRevoked, FilteredInput, ForkOrigin, GuardrailOutcome, GuardrailRecord, GuardrailStage,
-    HandoffRecorded, InputAdded, JournalEntry, JournalRecord, ModelInputFiltered, ModelRequestFailed,
-    ModelResponded, OutputRejected, ResponseRejected, RunCancelled, RunFailed, RunFinished, RunStarted,
-    ToolUsePolicyKind,
+    CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, CompactionReason,
+    DecisionRecorded, DecisionRevoked, FilteredInput, ForkOrigin, GuardrailOutcome, GuardrailRecord,
+    GuardrailStage, HandoffRecorded, HistoryCompacted, InputAdded, JournalEntry, JournalRecord,
+    ModelInputFiltered, ModelRequestFailed, ModelResponded, OutputRejected, ResponseRejected, RunCancelled,
+    RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
 };
 pub use format::{
     FORMAT_VERSION, HashChain, JournalFormatError, JournalLine, decode_journal, decode_lines, decode_record,

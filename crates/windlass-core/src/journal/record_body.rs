@@ -69,6 +69,7 @@ entries! {
     "response_rejected" => ResponseRejected,
     "model_request_failed" => ModelRequestFailed,
     "model_input_filtered" => ModelInputFiltered,
+    "history_compacted" => HistoryCompacted,
     "call_held" => CallHeld,
     "decision_recorded" => DecisionRecorded,
     "decision_revoked" => DecisionRevoked,

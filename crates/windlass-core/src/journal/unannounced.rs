@@ -23,6 +23,7 @@ fn step_of(entry: &JournalEntry) -> RecordedStep {
     match entry {
         JournalEntry::ModelResponded(_)
         | JournalEntry::HandoffRecorded(_)
+        | JournalEntry::HistoryCompacted(_)
         | JournalEntry::OutputRejected(_) => RecordedStep::Turn { is_announced: true },
         JournalEntry::ResponseRejected(_)
         | JournalEntry::ModelRequestFailed(_)

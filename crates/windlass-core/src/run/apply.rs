@@ -9,10 +9,11 @@ use super::{
 };
 use crate::canonical::Digest;
 use crate::failure::RunFailure;
+use crate::history::paired_places;
 use crate::id::{AgentName, CallId};
 use crate::item::{CallOutput, HandoffOutput, Item, OutputContent, OutputStatus, Role};
 use crate::journal::{
-    CallSettled, CallStarted, CallStatus, FilteredInput, HandoffRecorded, JournalEntry, ModelInputFiltered,
+    CallSettled, CallStarted, CallStatus, FilteredInput, HandoffRecorded, HistoryCompacted, JournalEntry,
     ModelResponded, ToolUsePolicyKind,
 };
 use crate::plan::{CallDisposition, PlannedCall};
@@ -134,8 +135,9 @@ impl Run {
         if self.outcome().is_some() && !matches!(entry, JournalEntry::CallEndedLate(_)) {
             return Err(ApplyError::RunEnded);
         }
-        // What a call has ended does not go on, whoever drives it; its siblings may still settle.
-        if self.ended_by_call.is_some() && continues_run(entry) {
+        // A run that a call has ended, or whose calls were cancelled, does not go on, whoever drives it; its other calls may
+        // still settle.
+        if continues_run(entry) && (self.ended_by_call.is_some() || self.is_cancelling()) {
             return Err(ApplyError::RunEnded);
         }
         match entry {
@@ -159,10 +161,11 @@ impl Run {
             }
             JournalEntry::ModelInputFiltered(filtered) => {
                 self.require_awaiting_model("model_input_filtered")?;
-                let input = self.resolve_filtered_input(filtered)?;
+                let input = self.resolve_items("model_input_filtered", &filtered.input)?;
                 self.context_sources.add(ContentSources::of_items(&input));
                 self.filtered_input = Some(input);
             }
+            JournalEntry::HistoryCompacted(compacted) => self.apply_compaction(compacted)?,
             JournalEntry::CallHeld(held) => {
                 self.apply_call_held(held)?;
                 self.has_call_activity = true;
@@ -464,6 +467,8 @@ impl Run {
         }
         if let Some(failure) = &settled.run_failure {
             self.record_ending_call(&settled.call, failure);
+        } else if settled.status == CallStatus::Cancelled {
+            self.has_cancelled_call = true;
         }
         if is_handoff_due {
             self.decline_handoff(settled);
@@ -643,18 +648,45 @@ impl Run {
         self.withheld_from = Some(self.lens_before_response.1);
     }
 
-    /// Returns the items of a filtered model input.
-    fn resolve_filtered_input(&self, filtered: &ModelInputFiltered) -> Result<Vec<Arc<Item>>, ApplyError> {
+    /// Replaces the history by its compacted form.
+    fn apply_compaction(&mut self, compacted: &HistoryCompacted) -> Result<(), ApplyError> {
+        const ENTRY: &str = "history_compacted";
+        self.require_awaiting_model(ENTRY)?;
+        let refused = |reason| ApplyError::UnexpectedEntry { entry: ENTRY, reason };
+        if compacted.agent != self.agent {
+            return Err(refused("another agent is current"));
+        }
+        let history = self.resolve_items(ENTRY, &compacted.history)?;
+        if paired_places(&history).len() != history.len() {
+            return Err(refused("it separates a call from its output"));
+        }
+        if self.turn > 0 {
+            // The places of the last request's items are not those of the new history.
+            self.last_filtered_input = Some(self.last_model_input().to_vec());
+        }
+        self.context_sources.add(ContentSources::of_items(&history));
+        self.history = Arc::new(history);
+        self.filtered_input = None;
+        self.usage.add(&compacted.summary_usage.unwrap_or_default());
+        // The provider holds another conversation than the one that goes on.
+        self.last_response_id = None;
+        Ok(())
+    }
+
+    /// Returns the items that an entry describes by the history.
+    fn resolve_items(
+        &self,
+        entry: &'static str,
+        parts: &[FilteredInput],
+    ) -> Result<Vec<Arc<Item>>, ApplyError> {
         let mut items = Vec::new();
-        for part in &filtered.input {
+        for part in parts {
             match part {
                 FilteredInput::History { from, to } => match self.history.get(*from..*to) {
                     Some(kept) => items.extend_from_slice(kept),
                     None => {
-                        return Err(ApplyError::UnexpectedEntry {
-                            entry: "model_input_filtered",
-                            reason: "it names items that the history lacks",
-                        });
+                        let reason = "it names items that the history lacks";
+                        return Err(ApplyError::UnexpectedEntry { entry, reason });
                     }
                 },
                 FilteredInput::Item(item) => items.push(item.clone()),
@@ -678,6 +710,7 @@ fn continues_run(entry: &JournalEntry) -> bool {
         | JournalEntry::ResponseRejected(_)
         | JournalEntry::ModelRequestFailed(_)
         | JournalEntry::ModelInputFiltered(_)
+        | JournalEntry::HistoryCompacted(_)
         | JournalEntry::HandoffRecorded(_)
         | JournalEntry::TurnContinued
         | JournalEntry::OutputRejected(_)

@@ -227,6 +227,7 @@ pub struct RunnableCall {
     call: CallId,
     attempt: u32,
     body: BodyKind,
+    effect: ToolEffect,
     /// Identity that an earlier attempt recorded, and that this one keeps.
     key: Option<CallKey>,
     is_retry: bool,
@@ -236,7 +237,11 @@ impl RunnableCall {
     fn new(slot: &CallSlot, attempt: u32, body: BodyKind, progress: &CallProgress) -> Self {
         let is_known_not_executed = matches!(progress.reconciled, Some(ReconcileReport::NotExecuted));
         let key = slot.next_key(is_known_not_executed).cloned();
-        Self { call: slot.planned.call.clone(), attempt, body, key, is_retry: progress.is_retry }
+        let effect = match slot.planned.disposition {
+            CallDisposition::Execute { effect, .. } => effect,
+            _ => ToolEffect::Once,
+        };
+        Self { call: slot.planned.call.clone(), attempt, body, effect, key, is_retry: progress.is_retry }
     }
 
     /// Returns the call's id.
@@ -252,6 +257,14 @@ impl RunnableCall {
     /// Returns the kind of body to execute.
     pub fn body(&self) -> BodyKind {
         self.body
+    }
+
+    /// Returns true if a body that was stopped by its deadline may run again: its repetition has no further effect.
+    pub fn may_repeat_after_timeout(&self) -> bool {
+        match self.effect {
+            ToolEffect::Pure | ToolEffect::Idempotent => true,
+            ToolEffect::Once => false,
+        }
     }
 
     /// Returns the identity that an earlier attempt recorded; `None` for the first attempt of the run.
@@ -272,6 +285,8 @@ impl RunnableCall {
 /// The checks that a call's tool and its run have. Absent checks cost nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallFeatures {
+    /// The driver has the tool. Without it nothing can be run or checked, and the call gets an output that says so.
+    pub has_tool: bool,
     /// The tool has input guardrails.
     pub has_input_guardrails: bool,
     /// The input guardrails also run before a person is asked.
@@ -294,9 +309,17 @@ pub struct CallFeatures {
     pub max_output_bytes: usize,
 }
 
+impl CallFeatures {
+    /// Returns the features of a call whose tool the driver does not have or need.
+    pub fn without_tool() -> Self {
+        Self { has_tool: false, ..Self::default() }
+    }
+}
+
 impl Default for CallFeatures {
     fn default() -> Self {
         Self {
+            has_tool: true,
             has_input_guardrails: false,
             checks_before_approval: false,
             has_output_guardrails: false,
@@ -342,6 +365,13 @@ impl CallProgress {
     /// Creates the progress of a call that a driver begins to work on.
     pub fn new(features: CallFeatures) -> Self {
         Self { features, ..Self::default() }
+    }
+
+    /// Creates the progress of a call that a driver begins or continues. The start of a call that asked a question, or of an
+    /// agent that goes on, was announced before, so the call gets its announced end.
+    pub fn of_call(run: &Run, call: &CallId, features: CallFeatures) -> Self {
+        let start_announced = run.has_asked_question(call) || run.nested_run(call).is_some();
+        Self { start_announced, ..Self::new(features) }
     }
 
     /// Returns the result at hand: of the body, of a receipt, or of a check that ended the call.
@@ -628,6 +658,10 @@ fn gate_effect(runnable: RunnableCall, slot: &CallSlot, progress: &CallProgress)
 /// Returns the next effect of a call with invalid arguments: guardrails and observers see it, and no body runs.
 fn invalid_arguments_effect(problems: &str, progress: &CallProgress) -> CallEffect {
     let features = &progress.features;
+    if !features.has_tool {
+        let text = model_text::with_detail(model_text::TOOL_FAILED, Some(problems));
+        return CallEffect::Settle(CallResult::new(CallStatus::InvalidArguments, text));
+    }
     if features.has_input_guardrails && !progress.guardrails_passed {
         return CallEffect::RunInputGuardrails;
     }
@@ -670,6 +704,7 @@ fn withheld_effect(slot: &CallSlot, status: &CallStatus, progress: &CallProgress
         (true, Some(result), _) => settle_effect(result, progress),
         (_, _, Some(StopMode::HandOver)) => CallEffect::Done(CallOutcome::LeftOpen),
         (_, _, Some(StopMode::EndRun)) => CallEffect::Settle(unchecked_result()),
+        (_, _, None) if !progress.features.has_tool => CallEffect::Settle(unchecked_result()),
         // A new driver claims the receipt that the output may become, so that identical calls wait for it.
         (_, None, None)
             if *status == CallStatus::Succeeded

@@ -10,6 +10,7 @@ use crate::run::tests::bench::{RunBench, run_started, status_name, test_key};
 
 /// All checks that a call can have.
 const ALL: CallFeatures = CallFeatures {
+    has_tool: true,
     has_input_guardrails: true,
     checks_before_approval: true,
     has_output_guardrails: true,
@@ -24,6 +25,7 @@ const ALL: CallFeatures = CallFeatures {
 
 /// No checks, as for a call that nobody watches.
 const NONE: CallFeatures = CallFeatures {
+    has_tool: true,
     has_input_guardrails: false,
     checks_before_approval: false,
     has_output_guardrails: false,
@@ -530,6 +532,22 @@ fn a_withheld_output_is_checked_by_the_next_driver() {
 }
 
 #[test]
+fn a_call_without_its_tool_is_answered() {
+    let absent = CallFeatures::without_tool();
+    let mut driver = CallDriver::new("answer c1:look!", absent);
+    let CallEffect::Settle(result) = driver.next_effect() else { panic!("the call has no output") };
+    assert_eq!(result.status, CallStatus::InvalidArguments);
+    assert_eq!(driver.drive(&[]), "settle invalid, done settled");
+    let withheld = "answer c1:transfer c2:look; start c1; end_body c1 succeeded";
+    let mut driver = CallDriver::new(withheld, absent);
+    assert_eq!(driver.next_effect(), CallEffect::Settle(unchecked_result()));
+    assert_eq!(driver.drive(&[]), "settle withheld, done settled");
+    let mut driver = CallDriver::new(withheld, absent);
+    driver.progress.report(CallReport::Stopped(StopMode::HandOver));
+    assert_eq!(driver.next_effect(), CallEffect::Done(CallOutcome::LeftOpen));
+}
+
+#[test]
 fn an_output_guardrail_may_fail_the_run() {
     let tripped = CallResult::failing_run(CallStatus::OutputWithheld, "no", failure());
     let mut driver = CallDriver::new("answer c1:look c2:look", CallFeatures { max_output_bytes: 9, ..ALL });
@@ -690,6 +708,7 @@ impl Choices {
 
     fn features(&mut self) -> CallFeatures {
         CallFeatures {
+            has_tool: true,
             has_input_guardrails: self.one_in(2),
             checks_before_approval: self.one_in(2),
             has_output_guardrails: self.one_in(2),

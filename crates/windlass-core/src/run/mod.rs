@@ -36,7 +36,7 @@ pub use lifecycle::{
     ApprovalRequirement, CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult,
     GateVerdict, ReceiptVerdict, ReconcileReport, RunnableCall, StopMode,
 };
-pub use next::{RunAction, ToolNeed, TurnSchedule};
+pub use next::{RunAction, StopRequest, ToolNeed, TurnSchedule};
 pub use replay::{CallReceipt, ReplayError, ReplayedRun};
 pub use snapshot::ParsedSnapshot;
 
@@ -77,6 +77,8 @@ pub struct Run {
     has_call_activity: bool,
     /// The first call in the model's order that ended the run, by its index, with the failure.
     ended_by_call: Option<(usize, Box<RunFailure>)>,
+    /// True if a call was stopped because the run was cancelled. The run ends, whoever drives it.
+    has_cancelled_call: bool,
     /// Index of the first run item whose output was withheld.
     withheld_from: Option<usize>,
     /// Number of final outputs that did not match their type, and that the model was asked to correct.
@@ -220,6 +222,7 @@ impl Run {
             ineffective_calls: BTreeSet::new(),
             has_call_activity: false,
             ended_by_call: None,
+            has_cancelled_call: false,
             withheld_from: None,
             output_corrections: 0,
             phase: RunPhase::AwaitingModel,
@@ -434,6 +437,7 @@ impl Run {
         matches!(self.phase, RunPhase::AwaitingModel)
             && self.added_input.is_empty()
             && self.ended_by_call.is_none()
+            && !self.is_cancelling()
     }
 
     /// Returns true if all calls so far have their outputs in the history.

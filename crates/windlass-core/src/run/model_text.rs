@@ -32,6 +32,24 @@ pub const TOOL_FAILED: &str = "An error occurred while running the tool. Please 
 /// Start of the output of a call whose body ended without a result and may have taken effect.
 pub const EFFECT_UNKNOWN: &str = "The call ended without a result, and it is not known whether it took effect. Do not repeat it without checking.";
 
+/// Start of the message that asks the model to correct its final output.
+pub const OUTPUT_NOT_VALID: &str =
+    "Your answer does not match the required JSON Schema. Answer again with the JSON alone. Problem:";
+
+/// Returns the output of a failed call: the start, with the detail that the model may see.
+pub fn with_detail(start: &str, detail: Option<&str>) -> String {
+    match detail {
+        Some(detail) => format!("{start} Error: {}", truncate_detail(detail)),
+        None => start.to_owned(),
+    }
+}
+
+/// Truncates a detail for the model.
+pub fn truncate_detail(detail: &str) -> &str {
+    const MAX_DETAIL_BYTES: usize = 4096;
+    &detail[..detail.floor_char_boundary(MAX_DETAIL_BYTES)]
+}
+
 /// Returns an output with a note that a person changed the arguments of its call to `arguments`.
 pub fn with_edit_note(arguments: &str, output: OutputContent) -> OutputContent {
     let note = format!("{}{arguments}{}", EDIT_NOTE[0], EDIT_NOTE[1]);

@@ -1,11 +1,15 @@
 //! The next action of a run, as a value that the driver matches exhaustively, and the schedule of a turn: which of its
 //! calls a driver works on now.
 
+use std::sync::Arc;
+
 use super::call_slot::{CallSlot, CallSlotState, OpenTurn};
-use super::{CallOutcome, OutputCandidate, Run, RunPhase};
+use super::{ApplyError, CallOutcome, OutputCandidate, Run, RunEnd, RunPhase, model_text};
 use crate::decision::PendingCall;
 use crate::failure::RunFailure;
 use crate::id::{AgentName, CallId};
+use crate::item::Item;
+use crate::journal::{HandoffRecorded, JournalEntry, OutputRejected};
 
 /// The next action of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,8 +51,28 @@ pub enum RunAction {
     Fail(RunFailure),
     /// Pause: no call can make progress until a decision about one of these is recorded.
     Pause(Vec<PendingCall>),
+    /// Settle the calls in flight, and record that the run was cancelled: by a request, or by an earlier driver that stopped
+    /// calls of it and did not come to record its end.
+    Cancel,
+    /// Leave the run as it is for another driver.
+    Leave,
     /// The run has ended; there is nothing to do.
     Ended,
+}
+
+/// A request to end a run or to leave it, which changes the next action of its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopRequest {
+    /// Cancel the run now.
+    Cancel,
+    /// Stop the calls and pause, because the run waits for people whose decisions are kept open.
+    Pause,
+    /// Cancel the run when the turn has settled.
+    CancelAfterTurn,
+    /// Leave the run now.
+    Leave,
+    /// Leave the run when the turn has settled.
+    LeaveAfterTurn,
 }
 
 /// The need of an open call for its tool.
@@ -70,6 +94,9 @@ impl Run {
     pub fn next(&self) -> RunAction {
         if let (None, Some((_, failure))) = (self.outcome(), &self.ended_by_call) {
             return RunAction::Fail((**failure).clone());
+        }
+        if self.is_cancelling() {
+            return RunAction::Cancel;
         }
         match &self.phase {
             RunPhase::AwaitingModel => match self.max_turns {
@@ -98,15 +125,83 @@ impl Run {
         }
     }
 
+    /// Returns the next action of a driver that was asked to end the run or to leave it. A failure of the run comes before
+    /// a cancellation, and a request for the end of the turn waits for it.
+    pub fn next_action(&self, request: Option<StopRequest>) -> RunAction {
+        let next = self.next();
+        match (request, &next) {
+            (None, _)
+            | (_, RunAction::Ended)
+            | (Some(StopRequest::Cancel | StopRequest::Pause), RunAction::Fail(_)) => next,
+            (Some(StopRequest::Cancel), _) => RunAction::Cancel,
+            (Some(StopRequest::Pause), _) => RunAction::Pause(self.pending_calls()),
+            (Some(StopRequest::Leave), _) => RunAction::Leave,
+            (
+                Some(StopRequest::CancelAfterTurn),
+                RunAction::RequestModel { .. } | RunAction::MaxTurnsReached { .. },
+            ) => RunAction::Cancel,
+            (
+                Some(StopRequest::LeaveAfterTurn),
+                RunAction::RequestModel { .. } | RunAction::MaxTurnsReached { .. },
+            ) => RunAction::Leave,
+            (Some(StopRequest::CancelAfterTurn | StopRequest::LeaveAfterTurn), _) => next,
+        }
+    }
+
+    /// Returns the history that a handoff leaves if no filter changes it.
+    ///
+    /// # Errors
+    /// Returns an error if the run does not wait for this handoff.
+    pub fn history_after_handoff(&self, call: &CallId, to: &AgentName) -> Result<Vec<Arc<Item>>, ApplyError> {
+        let mut after = self.clone();
+        let recorded = HandoffRecorded { call: call.clone(), to: to.clone(), filtered_history: None };
+        after.apply(&JournalEntry::HandoffRecorded(recorded))?;
+        Ok(after.history().to_vec())
+    }
+
+    /// Returns the entry that asks the model to correct a final output that does not match its type.
+    ///
+    /// # Errors
+    /// Returns the failure of the run if the model was asked `max_corrections` times or has no turn left.
+    pub fn correct_output(&self, problem: &str, max_corrections: u32) -> Result<OutputRejected, RunFailure> {
+        let asked = self.output_corrections();
+        if asked < max_corrections && self.turns_left() != Some(0) {
+            let text = format!("{} {}", model_text::OUTPUT_NOT_VALID, model_text::truncate_detail(problem));
+            return Ok(OutputRejected { correction: Arc::new(Item::user(text)) });
+        }
+        let message = match asked {
+            0 => problem.to_owned(),
+            1 => format!("{problem}; the model was asked once to correct its output"),
+            _ => format!("{problem}; the model was asked {asked} times to correct its output"),
+        };
+        Err(RunFailure::InvalidOutput { message })
+    }
+
     /// Returns true if the next action is [`RunAction::Pause`].
     pub fn is_paused(&self) -> bool {
         self.ended_by_call.is_none()
+            && !self.is_cancelling()
             && matches!(&self.phase, RunPhase::CallsOpen(turn) if !turn.can_any_advance())
     }
 
     /// Returns true if the next action is [`RunAction::Fail`].
     pub fn is_failing(&self) -> bool {
         self.outcome().is_none() && self.ended_by_call.is_some()
+    }
+
+    /// Returns true if a call of this run, or of a run nested in it, was stopped because the run is cancelled. Such a run
+    /// only ends: a model must not be told of its own run's cancellation.
+    pub fn is_cancelling(&self) -> bool {
+        if self.outcome().is_some() || self.ended_by_call.is_some() {
+            return false;
+        }
+        let is_cancelled =
+            |nested: &Self| nested.is_cancelling() || nested.outcome() == Some(&RunEnd::Cancelled);
+        self.has_cancelled_call
+            || self.open_turn().is_some_and(|turn| {
+                let open = turn.slots.iter().filter(|slot| !slot.is_settled());
+                open.filter_map(|slot| slot.nested_run.as_deref()).any(is_cancelled)
+            })
     }
 
     /// Returns true if a direct or indirect predecessor of the call settled without success.

@@ -11,8 +11,9 @@ mod refusals;
 #[path = "tests/walks.rs"]
 mod walks;
 
-use bench::{RunBench, describe_history, describe_next, play_script};
+use bench::{RunBench, describe_action, describe_history, describe_next, play_script};
 
+use super::StopRequest;
 use crate::canonical::Digest;
 use crate::journal::JournalEntry;
 
@@ -61,6 +62,37 @@ fn a_turn_budget_is_kept() {
     let script: String = (1..=5).map(|at| turn.replace('#', &at.to_string())).collect();
     assert_eq!(describe_next(&play_script(&script)), "exhausted 5");
     assert_eq!(describe_next(&play_script(&format!("{script} finish"))), "over");
+}
+
+#[test]
+fn a_request_to_stop_changes_the_next_action() {
+    let all = [
+        StopRequest::Cancel,
+        StopRequest::Pause,
+        StopRequest::Leave,
+        StopRequest::CancelAfterTurn,
+        StopRequest::LeaveAfterTurn,
+    ];
+    let calls = "calls run c1#1";
+    let (paused, ran) = ("pause c2", "calls run c1#2");
+    let cases = [
+        ("", ["cancel", "pause ", "leave", "cancel", "leave"]),
+        ("answer c1:look", ["cancel", "pause ", "leave", calls, calls]),
+        ("answer c1:pay; hold c1", ["cancel", "pause c1", "leave", "pause c1", "pause c1"]),
+        ("answer c1:look c2:pay; start c1; hold c2", ["cancel", paused, "leave", ran, ran]),
+        ("answer c1:look; start c1; settle c1 succeeded", ["cancel", "pause ", "leave", "cancel", "leave"]),
+        ("answer c1:look; start c1; settle c1 succeeded; cancel", ["over"; 5]),
+    ];
+    for (script, expected) in cases {
+        let run = play_script(script);
+        assert_eq!(all.map(|request| describe_action(&run, Some(request))), expected, "{script}");
+        assert_eq!(describe_action(&run, None), describe_next(&run), "{script}");
+    }
+    let turn = "answer c#:look; start c#; settle c# succeeded; ";
+    let script: String = (1..=5).map(|at| turn.replace('#', &at.to_string())).collect();
+    let exhausted = play_script(&script);
+    let expected = ["cancel", "pause ", "leave", "cancel", "leave"];
+    assert_eq!(all.map(|request| describe_action(&exhausted, Some(request))), expected);
 }
 
 #[test]
@@ -311,4 +343,37 @@ fn what_the_model_was_asked_is_what_the_filter_left() {
         describe_history(&play_script(&format!("{turn}; filter_input 1 3; say"))),
         "user, call c1, output c1, assistant"
     );
+}
+
+#[test]
+fn a_compaction_replaces_the_history_and_nothing_else() {
+    let turn = "answer c1:look; start c1; settle c1 succeeded";
+    let whole = play_script(turn);
+    let run = play_script(&format!("{turn}; compact 1 3"));
+    assert_eq!(describe_history(&run), "user, call c1, output c1");
+    assert_eq!(bench::describe_items(run.next_model_input().iter()), "user, call c1, output c1");
+    assert_eq!(run.items(), whole.items(), "the items of the run and of its session stay");
+    assert_eq!(run.call_digests(), whole.call_digests(), "an old call id is still known");
+    assert_eq!(run.last_model_input(), whole.last_model_input(), "the last request was the whole history");
+    assert_eq!((run.usage().requests, run.usage().input_tokens), (2, whole.usage().input_tokens + 9));
+    let later = play_script(&format!("{turn}; compact 3 3; answer c2:look; start c2; settle c2 succeeded"));
+    assert_eq!(describe_history(&later), "user, call c2, output c2");
+    assert_eq!(bench::describe_items(later.last_model_input().iter()), "user");
+}
+
+#[test]
+fn a_compaction_keeps_pairs_and_has_its_place() {
+    let turn = "answer c1:look; start c1; settle c1 succeeded";
+    for (script, entry) in [
+        (turn, "compact 2 3"),
+        (turn, "compact 1 2"),
+        (turn, "compact 2 9"),
+        ("answer c1:look", "compact 0 1"),
+        ("say; finish", "compact 0 1"),
+    ] {
+        let mut bench = RunBench::from_script(script);
+        let before = bench.run.clone();
+        assert!(bench.try_line(entry).is_err(), "{script}; {entry}");
+        assert_eq!(bench.run, before, "nothing changed");
+    }
 }

@@ -213,6 +213,7 @@ impl ParsedSnapshot {
             ineffective_calls: kept.ineffective_calls,
             has_call_activity: kept.has_call_activity,
             ended_by_call: None,
+            has_cancelled_call: false,
             withheld_from: None,
             output_corrections: 0,
             phase: RunPhase::AwaitingModel,

@@ -8,8 +8,10 @@ use windlass_core::{
     failure::RunFailure,
     item::{CallKind, ContentPart, Item, MediaSource, OutputContent, ToolCall},
     journal::{
-        CallHeld, CallSettled, CallStatus, JournalEntry, JournalRecord, OutputRejected, ToolUsePolicyKind,
+        CallHeld, CallSettled, CallStatus, CompactionReason, FilteredInput, HistoryCompacted, JournalEntry,
+        JournalRecord, ModelRequestFailed, OutputRejected, ToolUsePolicyKind,
     },
+    usage::Usage,
 };
 
 use super::{
@@ -147,5 +149,41 @@ pub(super) fn corrected_journal() -> Vec<JournalRecord> {
     journal.append_response(vec![Item::assistant("Seven or so.")]);
     let correction = Arc::new(Item::user("`count` is missing"));
     journal.append(JournalEntry::OutputRejected(OutputRejected { correction }));
+    journal.records
+}
+
+/// A run whose history was compacted twice: by a summary near the window, and after the provider refused a request.
+pub(super) fn compacted_journal() -> Vec<JournalRecord> {
+    let mut journal = GoldenJournal::start("run-compacted", "desk", "Read them all.");
+    let kept = |from, to| FilteredInput::History { from, to };
+    for id in ["c1", "c2"] {
+        journal.append_response(vec![tool_call_item(id, "crawl", json!({ "page": id }))]);
+        journal.append(start_entry(id));
+        journal.append(settled_entry(id, CallStatus::Succeeded, "a long page"));
+    }
+    let summary = FilteredInput::Item(Arc::new(Item::user("Summary: page c1 was read.")));
+    journal.append(JournalEntry::HistoryCompacted(HistoryCompacted {
+        agent: "desk".into(),
+        reason: CompactionReason::NearContextWindow,
+        history: vec![kept(0, 1), summary, kept(3, 5)],
+        tokens_before: 900,
+        tokens_after: 500,
+        summary_usage: Some(Usage::of_tokens(700, 20)),
+    }));
+    journal.append(JournalEntry::ModelRequestFailed(ModelRequestFailed {
+        agent: "desk".into(),
+        error: "the input is too long".to_owned(),
+        retry_after_ms: Some(0),
+        usage: None,
+    }));
+    journal.append(JournalEntry::HistoryCompacted(HistoryCompacted {
+        agent: "desk".into(),
+        reason: CompactionReason::ContextLengthExceeded,
+        history: vec![kept(0, 2)],
+        tokens_before: 500,
+        tokens_after: 90,
+        summary_usage: None,
+    }));
+    journal.append_response(vec![Item::assistant("Two pages are read.")]);
     journal.records
 }

@@ -50,6 +50,7 @@ pub(crate) fn golden_journals() -> Vec<(&'static str, Vec<JournalRecord>)> {
         ("approval_each_time", later::approval_each_time_journal()),
         ("withheld", later::withheld_journal()),
         ("corrected", later::corrected_journal()),
+        ("compacted", later::compacted_journal()),
     ]
 }
 
@@ -186,6 +187,7 @@ fn run_started(run: &str, agent: &str, input: &str) -> RunStarted {
         session: None,
         previous_response_id: None,
         origin: None,
+        build: None,
     }
 }
 

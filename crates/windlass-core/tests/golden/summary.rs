@@ -106,6 +106,8 @@ fn describe_next(run: &Run) -> String {
         RunAction::Finish(candidate) => format!("finish {:?} from {:?}", candidate.output, candidate.source),
         RunAction::Fail(failure) => format!("fail {failure}"),
         RunAction::Pause(pending) => format!("pause for {}", pending.len()),
+        RunAction::Cancel => "cancel".to_owned(),
+        RunAction::Leave => "leave".to_owned(),
         RunAction::Ended => "over".to_owned(),
     }
 }

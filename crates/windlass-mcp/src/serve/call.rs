@@ -34,6 +34,10 @@ use crate::client::IDEMPOTENCY_META_KEY;
 /// Maximum number of failed runs of one idempotency key that are kept apart; beyond it the last failure is the result.
 const MAX_FAILED_RUNS: usize = 16;
 
+/// The result of a call that only an approver can decide.
+const AWAITS_APPROVER: &str =
+    "This call waits for an approver of the server. It continues when it is repeated after the decision.";
+
 /// Maximum number of elicitation rounds of one call on the legacy protocol.
 const MAX_ELICITATION_ROUNDS: usize = 50;
 
@@ -66,7 +70,7 @@ impl<C: Send + Sync + 'static> McpServerHandler<C> {
                 None => served.prepare_run(&caller, &identity, request).await?,
             };
             let teller = ClientNotifier::new(context, self.log_level(), &served.name);
-            let can_ask = client.elicitation.is_some();
+            let can_ask = client.elicitation.is_some() && !served.has_approvers();
             if tasks != TaskPolicy::Never && can_wait {
                 let asks = if can_ask { AnswerSource::Client } else { AnswerSource::Store };
                 return served.run_as_task(&ServerTask::new(id, asks), run, teller, tasks, context).await;
@@ -106,6 +110,11 @@ impl<C: Send + Sync + 'static> McpServerHandler<C> {
                 Some(Err(error)) => return Err(run_failure(&error)),
                 None => return Err(ErrorData::internal_error("the call was cancelled", None)),
             };
+            if served.has_approvers() {
+                // A client has no approver's key, so nothing that its user answers would count.
+                served.park_call(&identity.parking_name, paused);
+                return Ok(content::error_result(AWAITS_APPROVER).into());
+            }
             if is_modern(context) {
                 return served.input_required(paused, can_ask);
             }
@@ -202,6 +211,11 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
                 return Ok(JoinedCall::Answered(answer));
             }
         }
+    }
+
+    /// Returns true if only signed decisions count, so that clients cannot decide.
+    pub(super) fn has_approvers(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.approvers().is_some())
     }
 
     /// Returns true if a call of the tool may be executed twice.

@@ -9,6 +9,7 @@ use rmcp::model::{
 use serde_json::{Value, json};
 use windlass::core::decision::{HoldReason, PersonQuestion};
 use windlass::{core::decision::PendingCall, error::DecisionError, run::PausedRun};
+use windlass_text::{SafeText, escape_json};
 
 use crate::client::SCHEMA_EXTENSION;
 
@@ -67,17 +68,21 @@ fn request_name(pending: &PendingCall) -> String {
 
 /// Returns the elicitation for a pending call.
 pub(super) fn elicitation_params(pending: &PendingCall) -> ElicitRequestParams {
+    // Names and arguments come from a model: nothing in them is invisible to the person who reads them.
+    let tool = SafeText::from_line(&pending.tool.to_string());
+    let arguments = escape_json(&pending.arguments);
     let (message, requested_schema) = match &pending.reason {
         HoldReason::Question(question) => {
             (question.text.clone(), form_schema(question).unwrap_or_else(text_schema))
         }
         HoldReason::Approval => {
             // A decision covers all of the arguments, so all of them are shown.
-            (format!("May `{}` run with {}?", pending.tool, pending.arguments), decision_schema())
+            (format!("May `{tool}` run with {arguments}?"), decision_schema())
         }
         _ => {
-            let tool = &pending.tool;
-            (format!("Whether `{tool}` had its effect is not known. May it run again?"), decision_schema())
+            let message =
+                format!("Whether `{tool}` with {arguments} had its effect is not known. May it run again?");
+            (message, decision_schema())
         }
     };
     ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema }

@@ -287,7 +287,8 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
         if stored.record().last_agent() != self.agent.name() {
             return Err(unknown());
         }
-        let job = ServerTask::new(run.clone(), AnswerSource::Client);
+        let asks = if self.has_approvers() { AnswerSource::Store } else { AnswerSource::Client };
+        let job = ServerTask::new(run.clone(), asks);
         if !self.task_table.insert(&job) {
             return Err(ErrorData::internal_error("there are too many tasks", None));
         }

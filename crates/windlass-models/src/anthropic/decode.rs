@@ -11,7 +11,7 @@ use windlass::core::item::{ContentPart, Item, Message, ReasoningItem, Role, Tool
 use windlass::core::usage::Usage;
 use windlass::model::{FinishReason, ModelRequest, ModelResponse};
 
-use super::encode::{COMPUTER_TOOLSET, computer_tool_name};
+use super::encode::{BROWSER_TOOLSET, COMPUTER_TOOLSET, computer_tool_name};
 use crate::protocol::{DeltaBuffer, ResponseDecoder, ResponseError, StreamProgress};
 use crate::sse::SseEvent;
 use crate::wire::{
@@ -389,7 +389,7 @@ impl MessagesBlock {
                 let mut fields = Map::new();
                 fields.extend(caller.map(|caller| ("caller".to_owned(), caller)));
                 let (tool, arguments) = match computer_tool_name(request) {
-                    Some(computer) if toolset == COMPUTER_TOOLSET => {
+                    Some(computer) if toolset == COMPUTER_TOOLSET || toolset == BROWSER_TOOLSET => {
                         let arguments = with_action_argument(&name, non_empty_arguments(input));
                         ((None, computer.to_owned()), arguments)
                     }

@@ -2,6 +2,7 @@
 //! several blocks.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -14,8 +15,19 @@ use crate::wire::{
     offered_tools, to_wire_name, with_annotations,
 };
 
-/// The name of the computer toolset. A call of one of its members is a call of our computer tool with an `action`.
+/// The names of the toolsets. A call of one of their members is a call of our computer tool with an `action`.
 pub(super) const COMPUTER_TOOLSET: &str = "computer";
+pub(super) const BROWSER_TOOLSET: &str = "browser";
+
+/// The members of the browser toolset that are not offered: they would bypass the review of actions.
+const WITHHELD_MEMBERS: [&str; 3] = ["javascript_exec", "read_console", "read_network"];
+
+/// A toolset and the tool that its members stand for.
+#[derive(Clone, Copy)]
+struct OfferedToolset<'a> {
+    toolset: &'static str,
+    tool: &'a str,
+}
 
 /// The body of a request.
 pub(super) struct MessagesRequestBody<'a> {
@@ -30,7 +42,7 @@ impl Serialize for MessagesRequestBody<'_> {
         let settings = request.settings;
         let mut fields = RequestFields::start(serializer, &self.base)?;
         fields.put("max_tokens", &settings.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS))?;
-        let (system, messages) = encode_conversation(&self.base, self.toolset_tool_name());
+        let (system, messages) = encode_conversation(&self.base, self.offered_toolset());
         if !system.is_empty() {
             fields.put("system", &system)?;
         }
@@ -90,6 +102,12 @@ impl MessagesRequestBody<'_> {
                         }
                         // The toolset has no name and no display size; the screenshots show the size.
                         ComputerVersion::V20260801 => json!({ "type": "computer_toolset_20260801" }),
+                        ComputerVersion::Browser20260801 => {
+                            let withheld =
+                                WITHHELD_MEMBERS.map(|member| (member, json!({ "enabled": false })));
+                            let configs = withheld.into_iter().collect::<BTreeMap<_, _>>();
+                            json!({ "type": "browser_toolset_20260801", "configs": configs })
+                        }
                     }
                 }
                 (ToolKind::ProviderDefined(definition) | ToolKind::Hosted(definition), _) => {
@@ -100,12 +118,14 @@ impl MessagesRequestBody<'_> {
             .collect()
     }
 
-    /// Returns the name of the computer tool if it is offered as a toolset.
-    fn toolset_tool_name(&self) -> Option<&str> {
-        match self.computer_version {
-            Some(ComputerVersion::V20260801) => computer_tool_name(&self.base.request),
-            Some(ComputerVersion::V20250124 | ComputerVersion::V20251124) | None => None,
-        }
+    /// Returns the toolset as which the computer tool is offered, if any.
+    fn offered_toolset(&self) -> Option<OfferedToolset<'_>> {
+        let toolset = match self.computer_version {
+            Some(ComputerVersion::V20260801) => COMPUTER_TOOLSET,
+            Some(ComputerVersion::Browser20260801) => BROWSER_TOOLSET,
+            Some(ComputerVersion::V20250124 | ComputerVersion::V20251124) | None => return None,
+        };
+        computer_tool_name(&self.base.request).map(|tool| OfferedToolset { toolset, tool })
     }
 
     fn encode_tool_choice(&self) -> Option<Value> {
@@ -158,7 +178,10 @@ pub(super) fn computer_tool_name<'a>(request: &ModelRequest<'a>) -> Option<&'a s
 }
 
 /// Returns the system prompt and the messages.
-fn encode_conversation(base: &RequestBase<'_>, toolset: Option<&str>) -> (String, Vec<MessagesTurn>) {
+fn encode_conversation(
+    base: &RequestBase<'_>,
+    toolset: Option<OfferedToolset<'_>>,
+) -> (String, Vec<MessagesTurn>) {
     let (request, origin) = (&base.request, base.origin);
     let encode_input_part = |part: &ContentPart| encode_input_part(part, origin);
     let mut system: Vec<String> = request.instructions.map(str::to_owned).into_iter().collect();
@@ -275,15 +298,15 @@ fn encode_media_source(media: &MediaSource, location: Option<MediaLocation<'_>>)
     })
 }
 
-fn encode_tool_use(call: &ToolCall, base: &RequestBase<'_>, toolset: Option<&str>) -> Value {
+fn encode_tool_use(call: &ToolCall, base: &RequestBase<'_>, toolset: Option<OfferedToolset<'_>>) -> Value {
     // The API accepts only objects. The output of a call with other arguments tells the model of its mistake.
     let input: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
     let mut input = if input.is_object() { input } else { json!({}) };
-    if toolset == Some(&*call.name)
+    if let Some(OfferedToolset { toolset, .. }) = toolset.filter(|offered| offered.tool == &*call.name)
         && let Some(Value::String(member)) = input.as_object_mut().and_then(|input| input.remove("action"))
     {
         let id = call.id.as_str();
-        return json!({ "type": "tool_use", "id": id, "name": member, "toolset_name": COMPUTER_TOOLSET, "input": input });
+        return json!({ "type": "tool_use", "id": id, "name": member, "toolset_name": toolset, "input": input });
     }
     let name = provider_tool_name(&base.request, &call.name)
         .unwrap_or_else(|| to_wire_name(call.namespace.as_deref(), &call.name));

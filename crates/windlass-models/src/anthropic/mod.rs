@@ -3,13 +3,14 @@
 mod decode;
 mod encode;
 
-use windlass::model::{ModelError, ToolDefinition, ToolKind};
+use windlass::model::{ModelError, ModelErrorKind, ToolDefinition, ToolKind};
 
 use crate::api_key::ApiKey;
 use crate::endpoint::{ApiKeyHeader, EndpointConfig, endpoint_builder_methods, without_blank};
 use crate::error::SetupError;
 use crate::protocol::{EncodedRequest, ModelProtocol, ProtocolRequest, ResponseDecoder};
 use crate::provider_model::ProviderModel;
+use crate::setting_support::check_settings;
 use crate::wire::{RequestBase, WireProtocol, encode_body, is_messages_tool_type};
 
 pub(crate) use decode::MessagesDecoder;
@@ -18,8 +19,23 @@ pub(crate) use decode::MessagesDecoder;
 const ANTHROPIC_BASE_URL: &str = "https://api.anthropic.com";
 /// The API version that is sent in the `anthropic-version` header.
 const ANTHROPIC_API_VERSION: &str = "2023-06-01";
+/// The settings of the Messages API beside the common ones.
+const MESSAGES_SETTINGS: [&str; 7] = [
+    "stop",
+    "reasoning_effort",
+    "thinking_budget",
+    "service_tier",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_retention",
+];
 /// Default of `max_tokens`, which the API requires.
 const DEFAULT_MAX_TOKENS: u64 = 8192;
+
+/// Returns the header with the version of the API.
+pub(crate) fn anthropic_version_header() -> (String, String) {
+    ("anthropic-version".to_owned(), ANTHROPIC_API_VERSION.to_owned())
+}
 
 /// Anthropic or a compatible server; the builder of [`MessagesModel`].
 #[derive(Clone, Debug)]
@@ -39,6 +55,9 @@ pub enum ComputerVersion {
     /// `computer_toolset_20260801`, a toolset with one tool for each action. Models from Claude Opus 5.5 on
     /// support no other version.
     V20260801,
+    /// `browser_toolset_20260801`: a browser with addresses, tabs and elements by reference, for a computer that is a
+    /// browser. The model gets no members that run scripts or read the console and the network.
+    Browser20260801,
 }
 
 impl ComputerVersion {
@@ -47,7 +66,7 @@ impl ComputerVersion {
         match self {
             Self::V20250124 => Some("computer-use-2025-01-24"),
             Self::V20251124 => Some("computer-use-2025-11-24"),
-            Self::V20260801 => None,
+            Self::V20260801 | Self::Browser20260801 => None,
         }
     }
 }
@@ -60,9 +79,9 @@ impl Anthropic {
 
     /// Creates a client of a compatible server at this base URL, without a key.
     pub fn at(base_url: &str) -> Self {
-        let mut config = EndpointConfig::new("anthropic", base_url, ApiKeyHeader::XApiKey)
+        let mut config = EndpointConfig::new("anthropic", base_url, ApiKeyHeader::Named("x-api-key"))
             .with_variables("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL");
-        config.headers.push(("anthropic-version".to_owned(), ANTHROPIC_API_VERSION.to_owned()));
+        config.headers.push(anthropic_version_header());
         Self { config, computer_version: None }
     }
 
@@ -144,6 +163,12 @@ impl ModelProtocol for MessagesProtocol {
     }
 
     fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
+        let settings = request.request.settings;
+        check_settings("the Messages API", settings, &MESSAGES_SETTINGS, &[])?;
+        if let Some(key) = settings.metadata.keys().find(|key| *key != "user_id") {
+            let text = format!("the Messages API has no metadata `{key}`, only `user_id`");
+            return Err(ModelError::new(text).with_kind(ModelErrorKind::InvalidRequest));
+        }
         let body = encode::MessagesRequestBody {
             base: RequestBase::new(request, WireProtocol::Messages),
             prompt_cache: self.prompt_cache,

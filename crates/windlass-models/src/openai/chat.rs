@@ -3,9 +3,11 @@
 use windlass::model::{ModelError, ToolDefinition, ToolKind};
 
 use super::chat_decode::ChatDecoder;
-use super::chat_encode::{ChatRequestBody, TokenLimitField};
+use super::chat_dialect::ChatDialect;
+use super::chat_encode::ChatRequestBody;
 use crate::protocol::{EncodedRequest, ModelProtocol, ProtocolRequest, ResponseDecoder};
 use crate::provider_model::ProviderModel;
+use crate::setting_support::check_settings;
 use crate::wire::{RequestBase, WireProtocol, encode_body};
 
 /// A model with the Chat Completions API.
@@ -14,7 +16,34 @@ pub type ChatModel = ProviderModel<ChatProtocol>;
 /// The Chat Completions API.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct ChatProtocol {}
+pub struct ChatProtocol {
+    /// The points in which the provider differs.
+    pub dialect: ChatDialect,
+}
+
+impl ChatProtocol {
+    /// Creates the protocol in a dialect.
+    pub fn with_dialect(dialect: ChatDialect) -> Self {
+        Self { dialect }
+    }
+}
+
+/// The settings of Chat Completions beside the common ones.
+const CHAT_SETTINGS: [&str; 13] = [
+    "frequency_penalty",
+    "presence_penalty",
+    "seed",
+    "stop",
+    "reasoning_effort",
+    "verbosity",
+    "top_logprobs",
+    "service_tier",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "store",
+];
 
 impl ModelProtocol for ChatProtocol {
     fn name(&self) -> &str {
@@ -22,8 +51,12 @@ impl ModelProtocol for ChatProtocol {
     }
 
     fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
+        let ChatDialect { token_limit, unsupported_settings, .. } = self.dialect;
+        let api = if unsupported_settings.is_empty() { "Chat Completions" } else { "the provider" };
+        check_settings(api, request.request.settings, &CHAT_SETTINGS, unsupported_settings)?;
         let base = RequestBase::new(request, WireProtocol::Chat);
-        let body = ChatRequestBody { base, token_limit: TokenLimitField::for_host(request.host) };
+        let token_limit = token_limit.name_for(request.host);
+        let body = ChatRequestBody { base, token_limit, dialect: self.dialect };
         Ok(EncodedRequest::new("/chat/completions", encode_body(&body)?))
     }
 

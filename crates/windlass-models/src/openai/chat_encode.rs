@@ -8,6 +8,7 @@ use windlass::core::item::{CallKind, ContentPart, Item, Message, OutputContent, 
 use windlass::model::{ModelRequest, ToolChoice, ToolDefinition, ToolKind};
 
 use super::chat_decode::{CUSTOM_CALL_TYPE, REASONING_KIND};
+use super::chat_dialect::{ChatDialect, ChatOutputFormat, StreamUsageRequest, to_wire_call_id};
 use crate::wire::{
     ItemOrigin, MediaLocation, RequestBase, RequestFields, chosen_tool_name, find_offered_tool,
     offered_tools, output_schema_name, to_wire_name,
@@ -16,29 +17,9 @@ use crate::wire::{
 /// The body of a request.
 pub(super) struct ChatRequestBody<'a> {
     pub(super) base: RequestBase<'a>,
-    pub(super) token_limit: TokenLimitField,
-}
-
-/// The field that limits the output tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TokenLimitField {
-    /// `max_completion_tokens`, which OpenAI requires.
-    MaxCompletionTokens,
-    /// `max_tokens`, which other servers know.
-    MaxTokens,
-}
-
-impl TokenLimitField {
-    pub(super) fn for_host(host: &str) -> Self {
-        if host.ends_with("openai.com") { Self::MaxCompletionTokens } else { Self::MaxTokens }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::MaxCompletionTokens => "max_completion_tokens",
-            Self::MaxTokens => "max_tokens",
-        }
-    }
+    /// The field that limits the output tokens.
+    pub(super) token_limit: &'static str,
+    pub(super) dialect: ChatDialect,
 }
 
 impl Serialize for ChatRequestBody<'_> {
@@ -46,7 +27,7 @@ impl Serialize for ChatRequestBody<'_> {
         let RequestBase { request, is_streamed, origin, .. } = &self.base;
         let settings = request.settings;
         let mut fields = RequestFields::start(serializer, &self.base)?;
-        fields.put("messages", &encode_messages(request, *origin))?;
+        fields.put("messages", &encode_messages(request, *origin, self.dialect))?;
         let tools: Vec<Value> = offered_tools(request).map(encode_tool).collect();
         fields.put_tools(&tools, encode_tool_choice(request))?;
         if !tools.is_empty() {
@@ -55,9 +36,9 @@ impl Serialize for ChatRequestBody<'_> {
         fields.put_sampling()?;
         fields.put_if_some("frequency_penalty", settings.frequency_penalty)?;
         fields.put_if_some("presence_penalty", settings.presence_penalty)?;
-        fields.put_if_some("seed", settings.seed)?;
+        fields.put_if_some(self.dialect.seed_field.unwrap_or("seed"), settings.seed)?;
         fields.put_if_some("stop", settings.stop.as_ref())?;
-        fields.put_if_some(self.token_limit.name(), settings.max_tokens)?;
+        fields.put_if_some(self.token_limit, settings.max_tokens)?;
         fields.put_if_some("reasoning_effort", settings.reasoning_effort.as_ref())?;
         fields.put_if_some("verbosity", settings.verbosity.as_ref())?;
         fields.put_if_some("logprobs", settings.top_logprobs.map(|_| true))?;
@@ -65,17 +46,20 @@ impl Serialize for ChatRequestBody<'_> {
         fields.put_openai_settings()?;
         fields.put_if_some(
             "response_format",
-            request.output_schema.map(|output| {
-                json!({ "type": "json_schema", "json_schema": {
+            request.output_schema.map(|output| match self.dialect.output_format {
+                ChatOutputFormat::JsonSchema => json!({ "type": "json_schema", "json_schema": {
                     "name": output_schema_name(&output.name),
                     "schema": output.schema,
                     "strict": true,
-                }})
+                }}),
+                ChatOutputFormat::JsonObject => json!({ "type": "json_object" }),
             }),
         )?;
         if *is_streamed {
             fields.put("stream", &true)?;
-            fields.put("stream_options", &json!({ "include_usage": true }))?;
+            if self.dialect.stream_usage == StreamUsageRequest::ByOption {
+                fields.put("stream_options", &json!({ "include_usage": true }))?;
+            }
         }
         fields.finish()
     }
@@ -127,7 +111,7 @@ enum ChatMessage<'a> {
     System { content: Cow<'a, str> },
     User { content: ChatContent<'a> },
     Assistant(ChatAssistantMessage<'a>),
-    Tool { tool_call_id: &'a str, content: Cow<'a, str> },
+    Tool { tool_call_id: Cow<'a, str>, content: Cow<'a, str> },
 }
 
 #[derive(Default, Serialize)]
@@ -148,11 +132,20 @@ enum ChatContent<'a> {
     Parts(Vec<Value>),
 }
 
-fn encode_messages<'a>(request: &ModelRequest<'a>, origin: ItemOrigin<'a>) -> Vec<ChatMessage<'a>> {
+fn encode_messages<'a>(
+    request: &ModelRequest<'a>,
+    origin: ItemOrigin<'a>,
+    dialect: ChatDialect,
+) -> Vec<ChatMessage<'a>> {
     let mut turns =
-        ChatMessageBuilder { origin, messages: Vec::new(), assistant: None, tool_media: Vec::new() };
+        ChatMessageBuilder { origin, dialect, messages: Vec::new(), assistant: None, tool_media: Vec::new() };
     if let Some(instructions) = request.instructions {
         turns.messages.push(ChatMessage::System { content: instructions.into() });
+    }
+    if let (Some(output), ChatOutputFormat::JsonObject) = (request.output_schema, dialect.output_format) {
+        let content =
+            format!("Answer with a JSON object that matches this JSON Schema:\n{}", output.schema).into();
+        turns.messages.push(ChatMessage::System { content });
     }
     for item in request.input {
         turns.push_item(item);
@@ -164,6 +157,7 @@ fn encode_messages<'a>(request: &ModelRequest<'a>, origin: ItemOrigin<'a>) -> Ve
 
 struct ChatMessageBuilder<'a> {
     origin: ItemOrigin<'a>,
+    dialect: ChatDialect,
     messages: Vec<ChatMessage<'a>>,
     /// The assistant message that is being built.
     assistant: Option<ChatAssistantMessage<'a>>,
@@ -176,7 +170,7 @@ impl<'a> ChatMessageBuilder<'a> {
         match item {
             Item::Output(output) => {
                 self.flush_assistant();
-                let tool_call_id = output.call.as_str();
+                let tool_call_id = to_wire_call_id(output.call.as_str(), self.dialect.call_ids);
                 if let OutputContent::Parts(parts) = &output.content {
                     let media: Vec<Value> = parts
                         .iter()
@@ -194,7 +188,8 @@ impl<'a> ChatMessageBuilder<'a> {
             Item::Handoff(handoff) => {
                 self.flush_assistant();
                 let content = handoff.output_text().into();
-                self.messages.push(ChatMessage::Tool { tool_call_id: handoff.call.as_str(), content });
+                let tool_call_id = to_wire_call_id(handoff.call.as_str(), self.dialect.call_ids);
+                self.messages.push(ChatMessage::Tool { tool_call_id, content });
             }
             Item::Message(message) if message.role != Role::Assistant => {
                 self.flush_assistant();
@@ -218,7 +213,7 @@ impl<'a> ChatMessageBuilder<'a> {
             }
             Item::Call(call) => {
                 self.flush_tool_media();
-                let call = encode_tool_call(call, self.origin);
+                let call = encode_tool_call(call, self.origin, self.dialect);
                 self.assistant.get_or_insert_default().tool_calls.push(call);
             }
             Item::Reasoning(reasoning)
@@ -297,7 +292,8 @@ fn encode_content_part(part: &ContentPart) -> Option<Value> {
     }
 }
 
-fn encode_tool_call(call: &ToolCall, origin: ItemOrigin<'_>) -> Value {
+fn encode_tool_call(call: &ToolCall, origin: ItemOrigin<'_>, dialect: ChatDialect) -> Value {
+    let id = to_wire_call_id(call.id.as_str(), dialect.call_ids);
     let fields = origin.own_fields(call);
     let name = to_wire_name(call.namespace.as_deref(), &call.name);
     let is_custom = call.kind == CallKind::ProviderDefined
@@ -305,10 +301,10 @@ fn encode_tool_call(call: &ToolCall, origin: ItemOrigin<'_>) -> Value {
     let mut value = if is_custom {
         let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
         let input = arguments["input"].as_str().unwrap_or_default();
-        json!({ "id": call.id.as_str(), "type": "custom", "custom": { "name": name, "input": input } })
+        json!({ "id": id, "type": "custom", "custom": { "name": name, "input": input } })
     } else {
         json!({
-            "id": call.id.as_str(),
+            "id": id,
             "type": "function",
             "function": { "name": name, "arguments": call.arguments },
         })

@@ -2,6 +2,7 @@
 
 mod chat;
 mod chat_decode;
+mod chat_dialect;
 mod chat_encode;
 mod embeddings;
 mod provider_calls;
@@ -19,6 +20,7 @@ use crate::provider_model::ProviderModel;
 pub(crate) use {chat_decode::ChatDecoder, responses_decode::ResponsesDecoder};
 
 pub use chat::{ChatModel, ChatProtocol};
+pub use chat_dialect::{ChatCallIds, ChatDialect, ChatOutputFormat, StreamUsageRequest, TokenLimitField};
 pub use embeddings::EmbeddingsModel;
 pub use responses::{ConversationState, ResponsesModel, ResponsesProtocol};
 
@@ -81,6 +83,10 @@ impl OpenAi {
     /// Creates a client of a server; errors call it `provider`.
     pub(crate) fn named(provider: &str, base_url: &str) -> Self {
         Self { config: EndpointConfig::new(provider, base_url, ApiKeyHeader::Bearer) }
+    }
+
+    pub(crate) fn into_config(self) -> EndpointConfig {
+        self.config
     }
 
     pub(crate) fn with_variables(self, key: &'static str, base_url: &'static str) -> Self {

@@ -6,7 +6,27 @@ use super::responses_decode::ResponsesDecoder;
 use super::responses_encode::ResponsesRequestBody;
 use crate::protocol::{EncodedRequest, ModelProtocol, ProtocolRequest, ResponseDecoder};
 use crate::provider_model::ProviderModel;
+use crate::setting_support::check_settings;
 use crate::wire::{RequestBase, WireProtocol, encode_body, is_messages_tool_type};
+
+/// The settings of the Responses API beside the common ones.
+const RESPONSES_SETTINGS: [&str; 15] = [
+    "max_tool_calls",
+    "reasoning_effort",
+    "reasoning_summary",
+    "verbosity",
+    "top_logprobs",
+    "service_tier",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "truncation",
+    "store",
+    "include",
+    "previous_response_id",
+    "conversation",
+];
 
 /// A model with the Responses API.
 pub type ResponsesModel = ProviderModel<ResponsesProtocol>;
@@ -49,6 +69,7 @@ impl ModelProtocol for ResponsesProtocol {
     }
 
     fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
+        check_settings("the Responses API", request.request.settings, &RESPONSES_SETTINGS, &[])?;
         let base = RequestBase::new(request, WireProtocol::Responses);
         let body = ResponsesRequestBody::new(base, &self.conversation_state);
         let encoded = EncodedRequest::new("/responses", encode_body(&body)?);

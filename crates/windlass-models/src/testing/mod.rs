@@ -80,6 +80,14 @@ pub struct ReceivedRequest {
     pub body: Value,
 }
 
+/// Encodes an event in the binary framing of Amazon Bedrock, for a reply with the content type
+/// `application/vnd.amazon.eventstream`.
+pub fn encode_amazon_event(event_type: &str, payload: &[u8]) -> Vec<u8> {
+    let headers =
+        [(":event-type", event_type), (":content-type", "application/json"), (":message-type", "event")];
+    crate::bedrock::encode_event(&headers, payload)
+}
+
 impl FakeProvider {
     /// Starts a provider on a free local port.
     pub async fn start(replies: impl IntoIterator<Item = FakeReply>) -> io::Result<Self> {

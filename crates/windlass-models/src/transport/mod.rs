@@ -58,6 +58,14 @@ pub struct TransportOptions {
     pub head_timeout: Duration,
 }
 
+impl TransportOptions {
+    /// Creates the options of a request with timeouts of ten seconds each.
+    pub fn new(replay_safety: ReplaySafety) -> Self {
+        let timeout = Duration::from_secs(10);
+        Self { replay_safety, connect_timeout: timeout, head_timeout: timeout }
+    }
+}
+
 /// A failure in transport.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

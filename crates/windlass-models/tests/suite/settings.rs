@@ -1,11 +1,12 @@
-//! Settings and extra fields: each setting has its field in each protocol, and extra fields remove nothing.
+//! Extra fields remove nothing, and conversations that the provider stores are continued. `tests/providers` has the table
+//! of all settings.
 
 use serde_json::{Value, json};
 use windlass::model::{ModelErrorKind, ModelSettings, OutputSchema, ToolChoice};
 use windlass_models::StreamingMode;
 use windlass_models::testing::{FakeProvider, FakeReply};
 
-use crate::support::{ALL_ADAPTERS, AdapterTestRequest, AdapterUnderTest, function_tool};
+use crate::support::{AdapterTestRequest, AdapterUnderTest, function_tool};
 
 async fn sent_body(adapter: AdapterUnderTest, request: &AdapterTestRequest) -> Value {
     let provider = FakeProvider::start([FakeReply::text("ok")]).await.expect("a provider");
@@ -65,7 +66,7 @@ async fn extra_fields_are_merged_with_what_the_library_wrote() {
             tool_choice: Some(ToolChoice::Required),
             temperature: Some(0.1),
             reasoning_effort: Some("low".to_owned()),
-            store: Some(false),
+            store: (adapter != AdapterUnderTest::Messages).then_some(false),
             ..extra(&given)
         };
         let body = sent_body(adapter, &asked).await;
@@ -104,52 +105,6 @@ async fn only_an_explicit_word_removes_what_the_library_wrote() {
         asked.settings.temperature = Some(0.5);
         asked.settings.replaced_fields = vec!["temperature".to_owned()];
         assert_eq!(sent_body(adapter, &asked).await.get("temperature"), None, "a field can be left out");
-    }
-}
-
-#[tokio::test]
-async fn every_setting_has_its_field() {
-    let settings: ModelSettings = serde_json::from_value(json!({
-        "parallel_tool_calls": false, "max_tool_calls": 3, "temperature": 0.5, "top_p": 0.9,
-        "frequency_penalty": 0.1, "presence_penalty": 0.2, "seed": 7, "stop": ["END"], "max_tokens": 100,
-        "reasoning_effort": "low", "reasoning_summary": "auto", "thinking_budget": 1024, "verbosity": "low",
-        "top_logprobs": 2, "service_tier": "flex", "metadata": { "a": "b" }, "safety_identifier": "u1",
-        "prompt_cache_key": "k", "prompt_cache_retention": "1h", "truncation": "auto", "store": true,
-        "include": ["x"],
-    }))
-    .expect("settings");
-    for adapter in ALL_ADAPTERS {
-        let mut asked = AdapterTestRequest::from_text("x");
-        let plain = sent_body(adapter, &asked).await;
-        asked.settings = settings.clone();
-        let mut body = sent_body(adapter, &asked).await;
-        for field in ["model", "input", "messages"] {
-            body.as_object_mut().expect("an object").remove(field);
-        }
-        let expected = match adapter {
-            AdapterUnderTest::Responses => json!({
-                "temperature": 0.5, "top_p": 0.9, "max_output_tokens": 100, "max_tool_calls": 3,
-                "reasoning": { "effort": "low", "summary": "auto" }, "text": { "verbosity": "low" },
-                "top_logprobs": 2, "include": ["message.output_text.logprobs", "x"], "service_tier": "flex",
-                "metadata": { "a": "b" }, "safety_identifier": "u1", "prompt_cache_key": "k",
-                "prompt_cache_retention": "1h", "truncation": "auto", "store": true,
-            }),
-            AdapterUnderTest::Chat => json!({
-                "temperature": 0.5, "top_p": 0.9, "max_tokens": 100, "frequency_penalty": 0.1,
-                "presence_penalty": 0.2, "seed": 7, "stop": ["END"], "reasoning_effort": "low",
-                "verbosity": "low", "logprobs": true, "top_logprobs": 2, "service_tier": "flex",
-                "metadata": { "a": "b" }, "safety_identifier": "u1", "prompt_cache_key": "k",
-                "prompt_cache_retention": "1h", "store": true,
-            }),
-            AdapterUnderTest::Messages => json!({
-                "temperature": 0.5, "top_p": 0.9, "max_tokens": 100, "stop_sequences": ["END"],
-                "output_config": { "effort": "low" }, "thinking": { "type": "enabled", "budget_tokens": 1024 },
-                "service_tier": "flex", "metadata": { "user_id": "u1" },
-                "cache_control": { "type": "ephemeral", "ttl": "1h" },
-            }),
-        };
-        assert_eq!(body, expected, "{adapter:?}");
-        assert!(plain.as_object().expect("an object").len() <= 3, "nothing is sent unasked: {plain}");
     }
 }
 

@@ -13,7 +13,7 @@ use windlass::core::decision::PendingCall;
 use windlass::core::id::RunId;
 use windlass::guardrail::OutputGuardrail;
 use windlass::hook::Hook;
-use windlass::store::Store;
+use windlass::store::{ApproverSigner, Store};
 
 use super::agent_change::AgentResolution;
 use super::builder::{GuardrailFailurePolicy, ReconnectPolicy, SessionStartError};
@@ -43,6 +43,8 @@ pub(super) type RejectionMessage = Arc<dyn Fn(&PendingCall) -> String + Send + S
 /// Settings of the actor, apart from those of the machine.
 pub(super) struct ActorConfig<C> {
     pub(super) store: Option<Arc<dyn Store>>,
+    /// Private key of the approver who decides through this session.
+    pub(super) signer: Option<Arc<ApproverSigner>>,
     /// Artefacts of every run that executes calls.
     pub(super) run_artefacts: Vec<(String, Vec<u8>)>,
     pub(super) journal: Option<Arc<dyn RealtimeJournal>>,
@@ -70,6 +72,7 @@ impl<C> Default for ActorConfig<C> {
     fn default() -> Self {
         Self {
             store: None,
+            signer: None,
             run_artefacts: Vec::new(),
             journal: None,
             known_agents: Vec::new(),

@@ -13,7 +13,7 @@ use windlass::guardrail::OutputGuardrail;
 use windlass::hook::Hook;
 use windlass::{
     error::{ConfigError, StoreError},
-    store::Store,
+    store::{ApproverSigner, Store},
 };
 
 use super::actor::{ActorChannels, ActorConfig, SessionActor, SessionContext};
@@ -136,6 +136,14 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
     /// Sets the store of the runs that execute tool calls.
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.config.store = Some(store);
+        self
+    }
+
+    /// Sets the private key of the approver who decides through this session. In a store with approvers
+    /// ([`Store::approvers`]) decisions without a signature are refused, rejections aside, and no approval stands for
+    /// later calls of the session.
+    pub fn sign_with(mut self, signer: Arc<ApproverSigner>) -> Self {
+        self.config.signer = Some(signer);
         self
     }
 

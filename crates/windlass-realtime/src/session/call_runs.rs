@@ -18,7 +18,6 @@ use windlass::{
 
 use super::actor::SessionActor;
 use super::decisions::RunQuestions;
-use super::redaction::has_redacted_part;
 use crate::event::{AgentChangeCause, CloseReason, RealtimeError, RealtimeEvent};
 use crate::id::ResponseId;
 use crate::journal::CallBatchRecord;
@@ -233,11 +232,10 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             RunEventKind::CallProgress { call, progress } => {
                 self.emit_event(RealtimeEvent::CallProgress { call, progress })
             }
-            RunEventKind::CallSettled { call, status, output, .. } => {
-                let now = self.elapsed();
-                let text = output.text().into_owned();
-                // Events have no secrets. The model gets the whole output when the run pauses or ends.
-                if !has_redacted_part(&text) {
+            RunEventKind::CallSettled { call, status, output, info } => {
+                // The model gets a redacted output as a whole when the run pauses or ends.
+                if !info.is_output_redacted {
+                    let (now, text) = (self.elapsed(), output.text().into_owned());
                     self.machine.advance_to(now).on_call_settled(run, &call, text);
                 }
                 self.emit_event(RealtimeEvent::CallSettled { call, status, output, agent });

@@ -3,16 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use windlass::core::{
+    authenticity::SignatureError,
     canonical::Digest,
     decision::{Decision, DecisionScope, HoldReason},
     id::{AgentName, CallId, CallPath, RunId},
     tool::ToolKey,
 };
-use windlass::store::{PostedDecision, load_posted_decisions};
+use windlass::store::{ApproverSigner, PostedDecision, load_posted_decisions};
 use windlass::{core::decision::PendingCall, error::DecisionError, run::PausedRun};
 
 use super::actor::SessionActor;
@@ -92,7 +94,15 @@ pub(super) struct MadeDecision {
 }
 
 impl MadeDecision {
-    fn apply_to(self, paused: &mut PausedRun, call: CallPath) -> Result<(), DecisionError> {
+    /// Applies the decision, signed by the approver of the session if there is one.
+    fn apply_to(
+        self,
+        paused: &mut PausedRun,
+        call: CallPath,
+        signer: Option<&Arc<ApproverSigner>>,
+    ) -> Result<(), DecisionError> {
+        // Nobody signs what nobody has decided by name.
+        paused.sign_with(signer.filter(|_| self.decided_by.is_some()).cloned());
         if let Some(decided_by) = self.decided_by {
             paused.decide_as(decided_by);
         }
@@ -127,14 +137,16 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             match self.prior_decision(run, &pending) {
                 PriorDecision::Undecided => {}
                 PriorDecision::DecidedInStore => is_decided = true,
-                PriorDecision::DecidedLocally(made) => match made.apply_to(&mut paused, pending.path.clone())
-                {
-                    Ok(()) => is_decided = true,
-                    Err(error) => {
-                        tracing::warn!(%error, call = %pending.path, "a decision was not accepted");
-                        self.reopen_question(run, pending);
+                PriorDecision::DecidedLocally(made) => {
+                    let signer = self.config.signer.as_ref();
+                    match made.apply_to(&mut paused, pending.path.clone(), signer) {
+                        Ok(()) => is_decided = true,
+                        Err(error) => {
+                            tracing::warn!(%error, call = %pending.path, "a decision was not accepted");
+                            self.reopen_question(run, pending);
+                        }
                     }
-                },
+                }
             }
         }
         let Some(live) = self.runs.get_mut(run) else { return };
@@ -257,12 +269,19 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         }
     }
 
+    /// Returns true if an approval needs the signature of an approver.
+    fn has_approvers(&self) -> bool {
+        self.config.store.as_ref().is_some_and(|store| store.approvers().is_some())
+    }
+
     fn standing_decision_for(&self, pending: &PendingCall) -> Option<(Decision, Option<String>)> {
+        // An approver signs the approval of one call of one run, and every response of the model is a run.
+        let can_approve = !self.has_approvers();
         let is_it = |standing: &&SessionDecision| {
             standing.agent == pending.agent
                 && standing.tool == pending.tool
                 && pending.reason == HoldReason::Approval
-                && (pending.max_approval_scope == DecisionScope::ToolForRun
+                && (can_approve && pending.max_approval_scope == DecisionScope::ToolForRun
                     || matches!(standing.decision, Decision::Reject { .. }))
         };
         self.standing_decisions
@@ -323,11 +342,20 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         let Some((run, key, pending)) = found else { return Err(none()) };
         made.decision = self.complete_rejection(made.decision, &pending);
         made.displayed = display.and_then(|display| display.displayed);
+        let has_approvers = self.has_approvers();
         let live = self.runs.get_mut(&run).ok_or_else(none)?;
+        let signer = self.config.signer.as_ref();
         let state = match live.paused.as_mut() {
             Some(paused) => {
-                made.clone().apply_to(paused, key.0.clone())?;
+                made.clone().apply_to(paused, key.0.clone(), signer)?;
                 HumanQuestionState::Answered
+            }
+            // It would be refused when the run pauses.
+            None if has_approvers
+                && (signer.is_none() || made.decided_by.is_none())
+                && !matches!(made.decision, Decision::Reject { .. }) =>
+            {
+                return Err(SignatureError::Missing.into());
             }
             None => HumanQuestionState::DecidedEarly(made.clone()),
         };

@@ -13,11 +13,6 @@ use crate::journal::RealtimeEntry;
 /// The replacement of a secret output.
 const REDACTED_OUTPUT: &str = "[secret]";
 
-/// Returns true if a text of an event may lack secrets.
-pub(super) fn has_redacted_part(text: &str) -> bool {
-    text.contains(REDACTED_OUTPUT)
-}
-
 /// Calls whose outputs are not journalled.
 #[derive(Debug, Default)]
 pub(super) struct SecretOutputs(BTreeSet<CallId>);

@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 use windlass::core::{
+    canonical::Digest,
     decision::{Decision, DecisionScope},
     id::CallPath,
 };
 use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail};
 use windlass::model::{ScriptedModel, ScriptedResponse};
 use windlass::prelude::*;
-use windlass::store::{PostedDecision, Store};
+use windlass::store::{
+    ApproverPolicy, ApproverSigner, DecisionReview, PostedDecision, Store, post_signed_decision,
+};
 use windlass::tool::{ReceiptPolicy, ReceiptScope};
 use windlass::{core::journal::CallStatus, core::tool::ToolEffect, store::MemoryStore};
 use windlass_realtime::testing::{LoopbackReply, LoopbackServer};
@@ -382,6 +385,36 @@ async fn s55_secrets_reach_the_body_and_the_model_and_no_journal() {
     }
 }
 
+/// A redacted output is known by its mark and not by its text: an output that has the placeholder in it does not wait for
+/// its slow sibling, and a secret one reaches the model as a whole.
+#[tokio::test(start_paused = true)]
+async fn an_output_with_the_text_of_the_placeholder_is_sent_at_once() {
+    let (runs, slow) = (Arc::default(), Arc::default());
+    let schema = json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
+    let manual = Tool::dynamic("manual", "Reads the manual.", schema, |_, _| async {
+        Ok::<_, ToolError>("secrets are shown as [secret]")
+    });
+    let reply = LoopbackReply::call("a", "slow", "{}").and_call("b", "manual", "{}").and_call(
+        "c",
+        "pay",
+        format!("{{\"card\":\"{CARD}\"}}"),
+    );
+    let server = loopback_server([reply]);
+    let agent = paying_agent(&runs).tools((manual, slow_tool("slow", Duration::from_secs(60), &slow)));
+    let (session, mut events) = connect_agent(agent, &server).await;
+    session.send_text("Go").await.expect("is there");
+    let is_settled = |event: &RealtimeEvent| matches!(event, RealtimeEvent::CallSettled { .. });
+    events_until(&mut events, is_settled).await;
+    events_until(&mut events, is_settled).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(run_count(&slow), 0, "the slow call runs");
+    assert_eq!(sent_outputs(&server, "b"), ["secrets are shown as [secret]"]);
+    assert_eq!(sent_outputs(&server, "c"), Vec::<String>::new(), "an event has no secrets");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(sent_outputs(&server, "c"), [CODE]);
+    session.close().await;
+}
+
 /// The process crashed before its run recorded the calls: their secret arguments are lost.
 #[tokio::test(start_paused = true)]
 async fn s55_a_call_whose_secrets_were_not_kept_is_not_made_from_the_journal() {
@@ -440,4 +473,85 @@ async fn s57_what_an_answer_cost_is_not_zero_where_nobody_said() {
         "an answer of unknown cost counts"
     );
     assert_eq!(known.total.total_tokens(), unknown.total.total_tokens());
+}
+
+/// Returns the private key of a person; equal names make equal keys.
+fn approver_key(name: &str) -> Arc<ApproverSigner> {
+    Arc::new(ApproverSigner::from_seed(Digest::of_text(name).as_bytes()).expect("a seed of 32 bytes"))
+}
+
+fn store_with_approver(name: &str) -> Arc<MemoryStore> {
+    let policy = ApproverPolicy::new().approver(name, approver_key(name).key().clone());
+    Arc::new(MemoryStore::default().with_approvers(policy))
+}
+
+/// Posts a signed approval of a call for the rest of its run, once the run is paused.
+async fn post_signed_approval(store: &MemoryStore, call: &str, signer: &Arc<ApproverSigner>) {
+    loop {
+        for run in store.list_runs(&windlass::store::RunQuery::default()).await.expect("is read") {
+            let review = DecisionReview { decided_by: "ada".to_owned(), displayed: None, attempt: None };
+            let (decision, scope) = (Decision::Approve, DecisionScope::ToolForRun);
+            if post_signed_decision(store, &run.run, call, decision, scope, review, signer).await.is_ok() {
+                return;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unsigned_decision_is_refused_in_a_store_with_approvers_and_the_call_waits() {
+    let (runs, store) = (Arc::default(), store_with_approver("ada"));
+    let server = loopback_server([
+        LoopbackReply::call("a", "gated", "{}"),
+        LoopbackReply::message("One."),
+        LoopbackReply::call("b", "gated", "{}"),
+        LoopbackReply::message("Two."),
+    ]);
+    let agent = Agent::new("desk").tools(counting_tool("gated", &runs).needs_approval());
+    let (session, mut events) = start_session(builder_with_store(agent, &server, &store)).await;
+    session.send_text("Go").await.expect("is there");
+    events_until(&mut events, is_call_held).await;
+    for _ in 0..2 {
+        assert_decision_rejected(session.approve("a").await);
+        assert_decision_rejected(session.approve_always("a").await);
+        // At first the run is about to pause, and then it has.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!((session.pending_calls().await.expect("is there").len(), run_count(&runs)), (1, 0));
+    post_signed_approval(&store, "a", &approver_key("ada")).await;
+    events_until(&mut events, |event| {
+        matches!(event, RealtimeEvent::CallSettled { status: CallStatus::Succeeded, .. })
+    })
+    .await;
+    turn_events(&mut events).await;
+    // Her signature is about that run; the next call is another one.
+    session.send_text("And again").await.expect("is there");
+    events_until(&mut events, is_call_held).await;
+    session.reject("b", None).await.expect("a rejection needs no signature");
+    events_until(&mut events, |event| {
+        matches!(event, RealtimeEvent::CallSettled { status: CallStatus::Rejected, .. })
+    })
+    .await;
+    assert_eq!(run_count(&runs), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_signs_with_the_key_of_its_approver() {
+    for (key, is_approver) in [("mallory", false), ("ada", true)] {
+        let (runs, store) = (Arc::default(), store_with_approver("ada"));
+        let server =
+            loopback_server([LoopbackReply::call("a", "gated", "{}"), LoopbackReply::message("One.")]);
+        let agent = Agent::new("desk").tools(counting_tool("gated", &runs).needs_approval());
+        let builder = builder_with_store(agent, &server, &store).sign_with(approver_key(key));
+        let (session, mut events) = start_session(builder).await;
+        session.send_text("Go").await.expect("is there");
+        events_until(&mut events, is_call_held).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let by = Some("ada".to_owned());
+        let decided = session.decide("a", Decision::Approve, DecisionScope::ThisCall, by).await;
+        assert_eq!(decided.is_ok(), is_approver, "{decided:?}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(run_count(&runs), u32::from(is_approver));
+    }
 }

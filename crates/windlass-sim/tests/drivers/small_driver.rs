@@ -20,7 +20,8 @@ use windlass::core::{
     plan::{BodyKind, ResolvedTool, ToolLookup, plan_response},
     run::{
         ApprovalRequirement, CallEffect, CallFeatures, CallProgress, CallReceipt, CallReport, CallResult,
-        GateVerdict, ReceiptVerdict, ReconcileReport, Run, RunAction, RunEnd, StopMode, TurnSchedule,
+        GateVerdict, ReceiptVerdict, ReconcileReport, Run, RunAction, RunEnd, StopMode, StopRequest,
+        TurnSchedule,
     },
     tool::{ApprovalPolicy, ToolEffect, ToolKey},
     usage::Usage,
@@ -137,37 +138,40 @@ impl<'a> Process<'a> {
         }
     }
 
+    /// Returns the request under which the run is to stop, if there is one.
+    fn stop_request(&self) -> Option<StopRequest> {
+        match (self.stop_mode(), self.world.requested_stop()?) {
+            (Some(StopMode::HandOver), _) => Some(StopRequest::Leave),
+            (Some(StopMode::EndRun), _) => Some(StopRequest::Cancel),
+            (None, StopKind::CancelAfterTurn)
+                if self.path.is_empty() && !self.has_fault(DriverFault::IgnoresCancellation) =>
+            {
+                Some(StopRequest::CancelAfterTurn)
+            }
+            (None, _) => None,
+        }
+    }
+
     /// Drives the run at the current path.
     fn drive(&mut self) -> Result<DriveExit, ProcessCrash> {
         loop {
-            match (self.stop_mode(), self.run().next()) {
-                (_, RunAction::Ended) => return Ok(DriveExit::Ended),
-                (Some(StopMode::HandOver), _) => return Ok(DriveExit::Stopped),
-                (Some(StopMode::EndRun), _) => {
-                    self.record(JournalEntry::RunCancelled(RunCancelled::default()))?
-                }
-                (None, RunAction::RequestModel { .. }) if self.ends_after_turn() => {
-                    self.record(JournalEntry::RunCancelled(RunCancelled::default()))?;
-                }
-                (None, RunAction::RequestModel { .. }) => self.request_model()?,
-                (None, RunAction::AdvanceCalls) => self.advance_calls()?,
-                (None, RunAction::Pause(_)) => return Ok(DriveExit::Paused),
-                (None, RunAction::Finish(candidate)) => {
+            match self.run().next_action(self.stop_request()) {
+                RunAction::Ended => return Ok(DriveExit::Ended),
+                RunAction::Leave => return Ok(DriveExit::Stopped),
+                RunAction::Cancel => self.record(JournalEntry::RunCancelled(RunCancelled::default()))?,
+                RunAction::RequestModel { .. } => self.request_model()?,
+                RunAction::AdvanceCalls => self.advance_calls()?,
+                RunAction::Pause(_) => return Ok(DriveExit::Paused),
+                RunAction::Finish(candidate) => {
                     let finished = RunFinished { output: candidate.output, message: None };
                     self.record(JournalEntry::RunFinished(finished))?;
                 }
-                (None, other) => {
+                other => {
                     self.world.report_violation(format!("no scenario leads to {other:?}"));
                     return Ok(DriveExit::Ended);
                 }
             }
         }
-    }
-
-    fn ends_after_turn(&self) -> bool {
-        self.path.is_empty()
-            && self.world.requested_stop() == Some(StopKind::CancelAfterTurn)
-            && !self.has_fault(DriverFault::IgnoresCancellation)
     }
 
     /// Makes an entry durable, then applies it.

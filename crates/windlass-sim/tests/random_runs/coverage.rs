@@ -113,6 +113,7 @@ fn entry_label(entry: &JournalEntry) -> Option<String> {
         JournalEntry::RunFailed(failed) => format!("failure {}", variant_word(&failed.failure)),
         JournalEntry::HandoffRecorded(_)
         | JournalEntry::TurnContinued
+        | JournalEntry::HistoryCompacted(_)
         | JournalEntry::OutputRejected(_)
         | JournalEntry::ResponseRejected(_)
         | JournalEntry::ModelRequestFailed(_)

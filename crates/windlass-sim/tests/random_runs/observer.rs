@@ -16,7 +16,7 @@ use windlass::{core::tool::ToolEffect, tool::ToolContext};
 use windlass_sim::{JournalAudit, Sim, SimStore, SimWorld, check_history};
 
 use crate::simulated_run::run_id;
-use crate::spec::{CancelSpec, RunGuardrailSpec, ToolSpec, WorldSpec};
+use crate::spec::{RunGuardrailSpec, ToolSpec, WorldSpec};
 
 /// The observer of one simulated world.
 pub(crate) struct WorldObserver {
@@ -25,8 +25,6 @@ pub(crate) struct WorldObserver {
     pub(crate) store: Arc<SimStore>,
     pub(crate) world: SimWorld,
     pub(crate) run: RunId,
-    /// True if the run was lost once before this world began.
-    is_continuation: bool,
     state: Mutex<ObserverState>,
 }
 
@@ -86,8 +84,8 @@ impl WorldObserver {
             store.inject_fault(*number, *fault);
         }
         let (world, run) = (SimWorld::new(), run_id());
-        let (sim, store, is_second) = (sim.clone(), Arc::new(store), !records.is_empty());
-        let lab = Self { sim, spec, store, world, run, is_continuation: is_second, state: Mutex::default() };
+        let (sim, store) = (sim.clone(), Arc::new(store));
+        let lab = Self { sim, spec, store, world, run, state: Mutex::default() };
         lab.check_new_records();
         lab.lock_state().due_ends.clear();
         // Calls in the given records had passed the guardrails of that time.
@@ -177,21 +175,13 @@ impl WorldObserver {
         *seen.hook_starts.entry(ctx.call_path().to_string()).or_default() += 1;
     }
 
-    /// Checks the model's input. It must not contain outputs of cancelled calls, unless the run was interrupted
-    /// by a crash or a failing store, or was cancelled with its approvals kept.
+    /// Checks the model's input: it must not contain outputs of cancelled calls, whatever happened to the run.
     pub(crate) fn check_model_input(&self, input: &[Arc<Item>]) {
-        let faults = &self.spec.faults;
-        let is_kept =
-            matches!(faults.cancel_at, Some((_, _, CancelSpec::KeepApprovals | CancelSpec::Detach)));
-        let is_hurt = self.is_continuation
-            || faults.max_crashes > 0
-            || faults.store_failure_percent > 0
-            || !faults.write_faults.is_empty();
         let is_stopped = |item: &Arc<Item>| match &**item {
             Item::Output(output) => output.content.text() == model_text::CANCELLED,
             _ => false,
         };
-        if !is_kept && !is_hurt && input.iter().any(is_stopped) {
+        if input.iter().any(is_stopped) {
             self.report_violation("the model is told that its run was stopped");
         }
     }

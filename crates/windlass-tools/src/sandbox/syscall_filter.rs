@@ -1,8 +1,11 @@
-//! The seccomp filter of commands: sockets, the kernel's key rings, and `io_uring`.
+//! The seccomp filter of commands: sockets, the kernel's key rings, `io_uring`, and the limits of other processes.
 //!
 //! Landlock restricts TCP only. This filter refuses to create any other socket too, so that a command reaches
 //! neither a daemon's Unix socket, by path or by abstract name, nor UDP, nor the host of a virtual machine
 //! (`AF_VSOCK`). `io_uring` is refused because it creates sockets without the system calls that are filtered here.
+//!
+//! Landlock confines signals, and not the calls that end or starve a process without one: a limit of zero seconds or bytes
+//! ends any process of the user. A command changes the limits and priorities of the calling process only.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +19,10 @@ use super::NetworkAccess;
 
 /// The bit of system calls of the x32 ABI, which some x86-64 kernels accept beside the native numbers.
 const X32_SYSCALL_BIT: libc::c_long = 0x4000_0000;
+/// `PRIO_PROCESS` of `setpriority`.
+const PRIORITY_OF_PROCESS: u64 = 0;
+/// `IOPRIO_WHO_PROCESS` of `ioprio_set`.
+const IO_PRIORITY_OF_PROCESS: u64 = 1;
 /// The bits of a socket type that are not flags.
 const SOCKET_TYPE_MASK: u64 = 0xf;
 
@@ -63,7 +70,22 @@ fn filter_rules(
         SeccompRule::new(vec![socket_type(libc::SOCK_DGRAM)?])?,
         SeccompRule::new(vec![socket_type(libc::SOCK_RAW)?])?,
     ];
+    let of_another = |index| SeccompRule::new(vec![argument(index, SeccompCmpOp::Ne, 0)?]);
+    // The first argument says whether the second names a process, a group or a user.
+    let of_a_process = |kind: u64| {
+        Ok::<_, seccompiler::BackendError>(vec![
+            SeccompRule::new(vec![argument(0, SeccompCmpOp::Ne, kind)?])?,
+            of_another(1)?,
+        ])
+    };
     let refused = [
+        (libc::SYS_prlimit64, vec![of_another(0)?]),
+        (libc::SYS_setpriority, of_a_process(PRIORITY_OF_PROCESS)?),
+        (libc::SYS_ioprio_set, of_a_process(IO_PRIORITY_OF_PROCESS)?),
+        (libc::SYS_sched_setaffinity, vec![of_another(0)?]),
+        (libc::SYS_sched_setattr, vec![of_another(0)?]),
+        (libc::SYS_sched_setparam, vec![of_another(0)?]),
+        (libc::SYS_sched_setscheduler, vec![of_another(0)?]),
         (libc::SYS_socket, socket),
         (libc::SYS_socketpair, socket_pair),
         (libc::SYS_io_uring_setup, Vec::new()),

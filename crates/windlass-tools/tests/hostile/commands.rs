@@ -235,3 +235,41 @@ async fn unknown_arguments_are_refused() {
         assert!(!workspace.folder().join("made").exists(), "{tool}: {told}");
     }
 }
+
+/// A limit of zero bytes or seconds ends a process as a signal does, and a priority starves it.
+#[tokio::test]
+async fn limits_and_priorities_of_other_processes_cannot_be_changed() {
+    if !["prlimit", "renice", "ionice", "taskset"].into_iter().all(has_program) {
+        return;
+    }
+    let (_world, workspace) = make_workspace();
+    let mut other = std::process::Command::new("sleep").arg("600").spawn().expect("it starts");
+    let pid = other.id();
+    let limits = || fs::read_to_string(format!("/proc/{pid}/limits")).expect("it runs");
+    let (before, nice_before) = (limits(), nice_value(pid));
+    let script = format!(
+        "prlimit --pid {pid} --fsize=0 && echo limited\n\
+         prlimit --pid {pid} --cpu=1 && echo limited\n\
+         renice -n 19 -p {pid} && echo starved\n\
+         renice -n 19 -u \"$(id -u)\" && echo starved\n\
+         ionice -c 3 -p {pid} && echo starved\n\
+         ionice -c 3 -u \"$(id -u)\" && echo starved\n\
+         taskset -pc 0 {pid} >&2 && echo pinned\n\
+         ulimit -n 64 && nice -n 5 ionice -c 3 taskset -c 0 echo end\n"
+    );
+    let told = run(&workspace, json!({ "program": "sh", "args": ["-c", script] })).await;
+    let (after, nice_after) = (limits(), nice_value(pid));
+    other.kill().expect("it runs");
+    other.wait().expect("it ends");
+    if !is_applied(&told, "sockets") {
+        return;
+    }
+    assert_eq!((after, nice_after), (before, nice_before), "{told}");
+    assert_eq!(told["stdout"], "end\n", "its own limits and priorities are the command's: {told}");
+}
+
+/// Returns the priority of a process, as the kernel tells it.
+fn nice_value(pid: u32) -> String {
+    let line = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    line.rsplit(')').next().and_then(|rest| rest.split(' ').nth(17)).unwrap_or_default().to_owned()
+}

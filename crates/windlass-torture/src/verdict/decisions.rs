@@ -39,12 +39,11 @@ pub(super) fn check_decisions(
     for effect in effects.iter().filter(|effect| effect.tool == "question") {
         let decisions = standing.get(&(effect.run.clone(), effect.call.clone()));
         let is_answer = |decision: &LoggedDecision| matches!(decision, LoggedDecision::Answer { value } if Some(value) == effect.answer.as_ref());
-        let is_answered = match decisions {
-            Some(decisions) => decisions.possible().any(is_answer),
-            // A fork inherits the answers of its origin.
-            None => evidence.orders.get(&effect.run).is_some_and(|order| order.fork_of.is_some()),
-        };
-        if !is_answered {
+        // A fork inherits the answers of its origin.
+        let origins =
+            std::iter::successors(Some(&effect.run), |run| evidence.orders.get(*run)?.fork_of.as_ref());
+        let answered = origins.filter_map(|run| standing.get(&(run.clone(), effect.call.clone()))).next();
+        if !answered.is_some_and(|decisions| decisions.possible().any(is_answer)) {
             let what = format!("the answer of {effect:?} is not in {decisions:?}");
             report_violation(&mut verdict.unapproved, "unapproved", what);
         }

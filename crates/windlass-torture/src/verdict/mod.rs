@@ -10,14 +10,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use windlass::core::id::RunId;
-use windlass::store::{RunQuery, SqliteStore, list_all_runs, load_paused};
+use windlass::store::{RunQuery, Store, list_all_runs, load_paused};
 use windlass_sim::check_history;
 
 use crate::decision_log::load_standing;
+use crate::deployment::WorkerBuild;
 use crate::files::RoundFolder;
 use crate::order::RunOrder;
 use crate::outside::OutsideWorld;
-use crate::worker::load_orders;
+use crate::plant::ProcessStore;
+use crate::worker::{load_orders, try_open_store};
 
 use self::journal::{JournalCall, RunJournal};
 
@@ -93,11 +95,11 @@ impl RoundEvidence {
 /// Returns the message of an error that prevents the comparison.
 pub async fn check_round(folder: &RoundFolder, world: &OutsideWorld) -> Result<TortureVerdict, String> {
     let said = |error: &dyn fmt::Display| error.to_string();
-    let store = SqliteStore::open(folder.store()).map_err(|error| said(&error))?;
+    let ProcessStore { runs, sessions } = open_evidence(folder).await?;
     let mut verdict = TortureVerdict::default();
     let mut evidence = RoundEvidence { orders: BTreeMap::new(), journals: BTreeMap::new() };
     for order in load_orders(folder).map_err(|error| said(&error))? {
-        match load_run(&store, &order).await {
+        match load_run(&*runs, &order).await {
             Ok(journal) => {
                 verdict.calls += journal.calls.len() as u64;
                 evidence.journals.insert(order.run.clone(), journal);
@@ -110,12 +112,17 @@ pub async fn check_round(folder: &RoundFolder, world: &OutsideWorld) -> Result<T
     effects::check_effects(&evidence, world, &mut verdict).map_err(|error| said(&error))?;
     transfers::check_transfers(&evidence, world, &mut verdict).map_err(|error| said(&error))?;
     decisions::check_decisions(&evidence, world, &standing, &mut verdict).map_err(|error| said(&error))?;
-    sessions::check_sessions(&evidence, &store, &standing, &mut verdict).await?;
+    sessions::check_sessions(&evidence, &*sessions, &standing, &mut verdict).await?;
     Ok(verdict)
 }
 
+/// Opens the store of a round as it is.
+async fn open_evidence(folder: &RoundFolder) -> Result<ProcessStore, String> {
+    try_open_store(folder, None, WorkerBuild::Base).await
+}
+
 /// Loads the journal of a run. It must have finished, replay from its first record, and have a valid history.
-async fn load_run(store: &SqliteStore, order: &RunOrder) -> Result<RunJournal, String> {
+async fn load_run(store: &dyn Store, order: &RunOrder) -> Result<RunJournal, String> {
     let name = &order.run;
     let loaded = load_paused(store, &RunId::new(name.as_str())).await;
     let loaded = loaded.map_err(|error| format!("{name}: {error}"))?;
@@ -134,8 +141,8 @@ async fn load_run(store: &SqliteStore, order: &RunOrder) -> Result<RunJournal, S
 /// # Errors
 /// Returns the message of the store's error.
 pub async fn measure_progress(folder: &RoundFolder) -> Result<u64, String> {
-    let store = SqliteStore::open(folder.store()).map_err(|error| error.to_string())?;
-    let runs = list_all_runs(&store, RunQuery::default()).await.map_err(|error| error.to_string())?;
+    let store = open_evidence(folder).await?.runs;
+    let runs = list_all_runs(&*store, RunQuery::default()).await.map_err(|error| error.to_string())?;
     Ok(runs.iter().map(|run| run.record_count).sum())
 }
 
@@ -144,10 +151,10 @@ pub async fn measure_progress(folder: &RoundFolder) -> Result<u64, String> {
 /// # Errors
 /// Returns the message of an error that prevents it.
 pub async fn describe_open_runs(folder: &RoundFolder) -> Result<String, String> {
-    let store = SqliteStore::open(folder.store()).map_err(|error| error.to_string())?;
+    let store = open_evidence(folder).await?.runs;
     let mut lines = Vec::new();
     for order in load_orders(folder).map_err(|error| error.to_string())? {
-        match load_paused(&store, &RunId::new(order.run.as_str())).await {
+        match load_paused(&*store, &RunId::new(order.run.as_str())).await {
             Ok(run) if run.record().state().outcome().is_some() => {}
             Ok(run) => {
                 let waiting: Vec<String> = run

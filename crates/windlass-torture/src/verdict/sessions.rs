@@ -6,7 +6,6 @@ use std::sync::Arc;
 use windlass::core::id::SessionId;
 use windlass::core::item::Item;
 use windlass::session::SessionStore;
-use windlass::store::SqliteStore;
 
 use super::journal::JournalCall;
 use super::{RoundEvidence, TortureVerdict, report_violation};
@@ -43,7 +42,7 @@ impl CountedItems {
 /// Compares each session with the orders of its runs and with their journals.
 pub(super) async fn check_sessions(
     evidence: &RoundEvidence,
-    store: &SqliteStore,
+    store: &dyn SessionStore,
     standing: &BTreeMap<(String, String), StandingDecisions>,
     verdict: &mut TortureVerdict,
 ) -> Result<(), String> {

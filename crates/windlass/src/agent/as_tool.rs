@@ -19,18 +19,15 @@ use windlass_core::{
 
 use super::{Agent, AgentInner, HandoffTarget};
 use crate::guardrail::panic_message;
-use crate::run::IntoInput;
+use crate::run::{IntoInput, TurnLimit};
 use crate::tool::{
     BodyResult, Tool, ToolBody, ToolError, generate_schema, parse_arguments, parse_value, to_body_result,
 };
 
-/// Default maximum number of turns of a nested agent.
-const DEFAULT_NESTED_TURNS: u32 = 10;
-
 /// A tool body that runs an agent.
 pub(crate) struct AgentTool<C> {
     pub(crate) target: HandoffTarget<C>,
-    pub(crate) max_turns: Option<u32>,
+    pub(crate) max_turns: TurnLimit,
     /// The schema that the call's arguments are validated against.
     schema: Arc<CompiledSchema>,
     input: AgentToolInput,
@@ -188,7 +185,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
     #[must_use]
     pub fn agent_max_turns(mut self, turns: u32) -> Self {
         if let ToolBody::Agent(agent) = &mut self.body {
-            agent.max_turns = Some(turns);
+            agent.max_turns = TurnLimit::AtMost(turns);
         }
         self
     }
@@ -251,7 +248,7 @@ fn build_agent_tool<C: Send + Sync + 'static>(
     };
     let body = AgentTool {
         target,
-        max_turns: Some(DEFAULT_NESTED_TURNS),
+        max_turns: TurnLimit::ByTools,
         schema: Arc::new(CompiledSchema::new(schema.clone())),
         input,
         output: None,

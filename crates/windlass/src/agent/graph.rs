@@ -1,6 +1,6 @@
 //! The agents that a run can reach, by name. Journals refer to agents by name, so names must be unique.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use windlass_core::{
@@ -13,7 +13,8 @@ use crate::error::ConfigError;
 use crate::model::SharedModel;
 use crate::receipts::KeyScopes;
 use crate::redaction;
-use crate::tool::{ToolBody, read_saved_arguments};
+use crate::run::{TurnLimit, read_saved_arguments};
+use crate::tool::ToolBody;
 
 /// The agents that are reachable from a run's first agent.
 pub(crate) struct AgentGraph<C> {
@@ -25,6 +26,11 @@ impl<C: Send + Sync + 'static> AgentGraph<C> {
     /// Returns true if any of the agents has hooks.
     pub(crate) fn has_hooks(&self) -> bool {
         self.agents.iter().any(|agent| !agent.inner.hooks.is_empty())
+    }
+
+    /// Returns the maximum number of turns of a run of these agents; `None` if there is none.
+    pub(crate) fn turn_limit(&self, limit: TurnLimit) -> Option<u32> {
+        limit.for_agents(self.agents.iter())
     }
 
     /// Collects `known` and every agent that is reachable from `root` through handoffs.
@@ -85,11 +91,31 @@ impl<C: Send + Sync + 'static> AgentGraph<C> {
         Ok(())
     }
 
+    /// Returns the agent that a handoff or an agent as a tool refers to.
+    pub(crate) fn target_agent<'a>(
+        &'a self,
+        target: &'a HandoffTarget<C>,
+    ) -> Result<&'a Agent<C>, ConfigError> {
+        match target {
+            HandoffTarget::Agent(agent) => Ok(agent),
+            HandoffTarget::ByName(name) => self.find_agent(name),
+        }
+    }
+
     /// Returns the agent with this name.
     pub(crate) fn find_agent(&self, name: &AgentName) -> Result<&Agent<C>, ConfigError> {
         let place = self.agents.binary_search_by(|agent| agent.name().cmp(name));
         place.map(|place| &self.agents[place]).map_err(|_| ConfigError::UnknownAgent { agent: name.clone() })
     }
+}
+
+/// The calls of a run that are checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CheckedCalls {
+    /// Those that a driver goes on with now.
+    Movable,
+    /// Also those that wait for a person.
+    Open,
 }
 
 /// Checks that a nested agent can resume, before any call runs in it or beside it.
@@ -99,17 +125,44 @@ pub(crate) fn check_nested_run<C: Send + Sync + 'static>(
     known: &[Agent<C>],
     path: &CallPath,
 ) -> Result<(), ConfigError> {
-    if !matches!(run.next(), RunAction::AdvanceCalls) {
-        return Ok(());
-    }
+    let within: Vec<CallId> = path.parent_calls().iter().chain([path.call()]).cloned().collect();
+    check_calls(run, root, known, &within, CheckedCalls::Movable)
+}
+
+/// Checks that an agent can finish a run from where it is: it reaches the run's agent and has the tools of the open calls,
+/// also of those that wait for a person, and their arguments fit.
+pub(crate) fn check_open_run<C: Send + Sync + 'static>(
+    run: &Run,
+    root: &Agent<C>,
+    known: &[Agent<C>],
+) -> Result<(), ConfigError> {
+    AgentGraph::new(root, known)?.find_agent(run.agent())?;
+    check_calls(run, root, known, &[], CheckedCalls::Open)
+}
+
+fn check_calls<C: Send + Sync + 'static>(
+    run: &Run,
+    root: &Agent<C>,
+    known: &[Agent<C>],
+    within: &[CallId],
+    checked: CheckedCalls,
+) -> Result<(), ConfigError> {
+    let pending: BTreeSet<CallId> = match checked {
+        CheckedCalls::Movable if !matches!(run.next(), RunAction::AdvanceCalls) => return Ok(()),
+        CheckedCalls::Movable => BTreeSet::new(),
+        CheckedCalls::Open => {
+            let outermost = |path: &CallPath| path.parent_calls().first().unwrap_or(path.call()).clone();
+            run.pending_calls().iter().map(|call| outermost(&call.path)).collect()
+        }
+    };
     let graph = AgentGraph::new(root, known)?;
     let agent = graph.find_agent(run.agent())?;
-    let within: Vec<CallId> = path.parent_calls().iter().chain([path.call()]).cloned().collect();
     for (call, is_idle) in run.turn_calls() {
-        if is_idle || !matches!(run.tool_need(&call), ToolNeed::Required { .. }) {
+        let is_settled = is_idle && !pending.contains(&call);
+        if is_settled || !matches!(run.tool_need(&call), ToolNeed::Required { .. }) {
             continue;
         }
-        let path = CallPath::new(&within, call.clone());
+        let path = CallPath::new(within, call.clone());
         let key = run.tool_of_call(&call);
         let found = key.and_then(|key| agent.inner.tools.iter().find(|tool| tool.matches_key(key)));
         let Some(tool) = found else {
@@ -125,11 +178,8 @@ pub(crate) fn check_nested_run<C: Send + Sync + 'static>(
             read_saved_arguments(run, &call, None, tool, path.clone())?;
         }
         if let (Some(child), ToolBody::Agent(nested)) = (run.nested_run(&call), &tool.body) {
-            let root = match &nested.target {
-                HandoffTarget::Agent(agent) => agent,
-                HandoffTarget::ByName(name) => graph.find_agent(name)?,
-            };
-            check_nested_run(child, root, known, &path)?;
+            let within: Vec<CallId> = within.iter().chain([&call]).cloned().collect();
+            check_calls(child, graph.target_agent(&nested.target)?, known, &within, checked)?;
         }
     }
     Ok(())

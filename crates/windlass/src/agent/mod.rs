@@ -1,6 +1,8 @@
 //! Agents: instructions, a model, tools and handoffs.
 
 mod as_tool;
+mod build;
+mod deferred;
 mod graph;
 mod handoff;
 mod output;
@@ -8,12 +10,14 @@ mod resolved;
 mod toolset;
 
 pub use as_tool::NestedAgentResult;
+pub use deferred::{DeferredSource, SEARCH_TOOL};
 pub use handoff::{Handoff, HandoffInput};
 pub use output::OutputType;
 pub use resolved::{CallRedaction, GuardrailResult, ResolvedAgent, SharedReceipts};
 
 pub(crate) use as_tool::AgentTool;
-pub(crate) use graph::{AgentGraph, check_nested_run};
+pub(crate) use deferred::LoadedTools;
+pub(crate) use graph::{AgentGraph, check_nested_run, check_open_run};
 pub(crate) use handoff::HandoffTarget;
 pub(crate) use toolset::{ResolvedToolset, ToolsetEntry};
 
@@ -29,8 +33,10 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
+use windlass_core::journal::AgentBuild;
 use windlass_core::{
     id::{AgentName, RunId},
+    journal::ToolUsePolicyKind,
     run::SettledCall,
 };
 
@@ -40,7 +46,9 @@ use crate::hook::Hook;
 use crate::model::{ModelSettings, SharedModel};
 use crate::run::{IntoInput, PausedRun, RunBuilder};
 use crate::store::Store;
-use crate::tool::{IntoTool, IntoTools, RunContext, SourcedTools, Tool, ToolSource, ToolSourceRequest};
+use crate::tool::{
+    IntoTool, IntoTools, RunContext, SourcedTools, Tool, ToolBody, ToolSource, ToolSourceRequest,
+};
 
 /// Default number of times that the model is asked to correct a final output.
 const DEFAULT_OUTPUT_CORRECTIONS: u32 = 2;
@@ -74,6 +82,7 @@ pub(crate) struct AgentInner<C> {
     pub(crate) config_error: Option<ConfigError>,
     static_toolset: OnceLock<Result<Arc<ResolvedToolset<C>>, ConfigError>>,
     sourced_toolsets: Mutex<VecDeque<SourcedToolset<C>>>,
+    build: OnceLock<AgentBuild>,
 }
 
 /// The source of an agent's instructions.
@@ -93,6 +102,18 @@ pub enum ToolUsePolicy<C = ()> {
     StopAtTools(Vec<String>),
     /// The function returns the final output, or `None` to continue with the model.
     CustomFunction(FinalOutputFunction<C>),
+}
+
+impl<C> ToolUsePolicy<C> {
+    /// Returns the policy as it is recorded with a response.
+    pub(crate) fn kind(&self) -> ToolUsePolicyKind {
+        match self {
+            Self::RunModelAgain => ToolUsePolicyKind::RunModelAgain,
+            Self::StopOnFirstTool => ToolUsePolicyKind::StopOnFirstTool,
+            Self::StopAtTools(names) => ToolUsePolicyKind::StopAtTools(names.clone()),
+            Self::CustomFunction(_) => ToolUsePolicyKind::CustomFunction,
+        }
+    }
 }
 
 /// A function that decides if the results of a turn are final: it returns the final output, or `None` to
@@ -135,15 +156,26 @@ impl<C: Send + Sync + 'static> Agent<C> {
                 config_error: None,
                 static_toolset: OnceLock::new(),
                 sourced_toolsets: Mutex::default(),
+                build: OnceLock::new(),
             }),
         }
     }
 
-    /// Applies a change to a copy of the agent and drops its cached toolsets.
+    /// Returns the build of the agent, which the journals of its runs record.
+    ///
+    /// The digest covers the agent and every agent that it can reach: their names, the definitions of their tools without
+    /// descriptions, their handoffs and their output types. Reworded instructions or descriptions make no new build. The
+    /// tools of tool sources are not covered, because they are only known at run time.
+    pub fn compute_build(&self) -> AgentBuild {
+        self.inner.build.get_or_init(|| AgentBuild::new(build::agent_digest(self))).clone()
+    }
+
+    /// Applies a change to a copy of the agent and drops what was computed of it.
     fn modify(self, edit: impl FnOnce(&mut AgentInner<C>)) -> Self {
         let mut inner = Arc::try_unwrap(self.inner).unwrap_or_else(|shared| shared.clone_without_caches());
         inner.static_toolset = OnceLock::new();
         inner.sourced_toolsets = Mutex::default();
+        inner.build = OnceLock::new();
         edit(&mut inner);
         Self { inner: Arc::new(inner) }
     }
@@ -298,6 +330,28 @@ impl<C: Send + Sync + 'static> Agent<C> {
         self.inner.tools.iter().map(|tool| &**tool)
     }
 
+    /// Returns this agent and those that it reaches through handoffs and agents as tools, each once.
+    pub fn reachable_agents(&self) -> Vec<Self> {
+        let mut found = vec![self.clone()];
+        let mut place = 0;
+        while let Some(agent) = found.get(place).cloned() {
+            place += 1;
+            let handoffs = agent.inner.handoffs.iter().map(|handoff| &handoff.target);
+            let tools = agent.inner.tools.iter().filter_map(|tool| match &tool.body {
+                ToolBody::Agent(nested) => Some(&nested.target),
+                _ => None,
+            });
+            for target in handoffs.chain(tools) {
+                if let HandoffTarget::Agent(target) = target
+                    && !found.iter().any(|known| Arc::ptr_eq(&known.inner, &target.inner))
+                {
+                    found.push(target.clone());
+                }
+            }
+        }
+        found
+    }
+
     /// Builds a run with the application's context.
     pub fn run_with_context(&self, input: impl IntoInput, context: impl Into<Arc<C>>) -> RunBuilder<C> {
         RunBuilder::from_input(self.clone(), input.into_input(), context.into())
@@ -444,6 +498,7 @@ impl<C> AgentInner<C> {
             config_error: self.config_error.clone(),
             static_toolset: OnceLock::new(),
             sourced_toolsets: Mutex::default(),
+            build: OnceLock::new(),
         }
     }
 }

@@ -14,13 +14,12 @@ use windlass_core::{
 };
 
 use super::{Agent, AgentGraph, ResolvedToolset, ToolsetEntry};
-use crate::drive::GivenResponse;
 use crate::error::ConfigError;
 use crate::guardrail::{GuardrailError, GuardrailVerdict, OutputGuardrail, panic_message};
 use crate::model::{ModelResponse, ModelSettings, ToolDefinition};
 use crate::receipts::ReceiptCache;
 use crate::redaction::{OutputVisibility, is_redacted, redact_arguments};
-use crate::run::{PausedRun, RunBuilder};
+use crate::run::{GivenResponse, PausedRun, RunBuilder};
 use crate::store::Store;
 use crate::tool::RunContext;
 #[cfg(doc)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use windlass_core::{item::ToolCall, tool::ToolKey};
 
+use super::deferred::{DeferredIndex, SEARCH_TOOL};
 use super::{Agent, AgentGraph, Handoff};
 use crate::error::ConfigError;
 use crate::model::{ToolDefinition, ToolKind};
@@ -25,6 +26,10 @@ pub(crate) struct ResolvedToolset<C> {
     pub(crate) handoff_definitions: Vec<ToolDefinition>,
     /// Warnings for the operator about tools that are not available.
     pub(crate) warnings: Vec<String>,
+    /// Names of the tools that the model is not offered until it has searched for them.
+    pub(crate) deferred_names: BTreeSet<Arc<str>>,
+    /// True if the toolset has the tool that searches the deferred ones.
+    has_search_tool: bool,
 }
 
 /// A toolset that combines an agent's own tools with those of its sources, and the lists that it was built
@@ -53,6 +58,17 @@ pub(crate) enum ToolsetEntry<'a, C> {
     NotFound,
 }
 
+impl<C: Send + Sync + 'static> ToolsetEntry<'_, C> {
+    /// Returns true if no rule of the application can switch the entry off.
+    pub(crate) fn is_always_enabled(&self) -> bool {
+        match self {
+            Self::Tool(tool) => tool.enabled.static_value() == Some(true),
+            Self::Handoff(handoff) => handoff.is_static(),
+            Self::NotFound => true,
+        }
+    }
+}
+
 impl<C: Send + Sync + 'static> ResolvedToolset<C> {
     pub(crate) async fn resolve(
         agent: &Agent<C>,
@@ -68,6 +84,8 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
             definitions: Vec::new(),
             handoff_definitions: Vec::new(),
             warnings: Vec::new(),
+            deferred_names: BTreeSet::new(),
+            has_search_tool: false,
         };
         for tool in &agent.inner.tools {
             if tool.enabled.evaluate(ctx).await {
@@ -85,6 +103,7 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
                 set.handoff_definitions.push(offer);
             }
         }
+        set.add_search_tool(agent)?;
         Ok(set)
     }
 
@@ -104,6 +123,8 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
             definitions: self.definitions.clone(),
             handoff_definitions: self.handoff_definitions.clone(),
             warnings: self.warnings.clone(),
+            deferred_names: self.deferred_names.clone(),
+            has_search_tool: self.has_search_tool,
         };
         for source in given {
             for tool in source.tools.iter() {
@@ -113,6 +134,7 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
             }
             set.warnings.extend_from_slice(&source.warnings);
         }
+        set.add_search_tool(agent)?;
         Ok(set)
     }
 
@@ -124,6 +146,24 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
     /// Returns the names that the model can call without a namespace.
     pub(super) fn taken_names(&self) -> &BTreeSet<Arc<str>> {
         &self.taken_names
+    }
+
+    /// Adds the tool that searches the deferred tools, if there are any, in place of an earlier one.
+    fn add_search_tool(&mut self, agent: &Agent<C>) -> Result<(), ConfigError> {
+        if self.has_search_tool {
+            self.definitions.retain(|tool| *tool.name != *SEARCH_TOOL);
+            self.taken_names.remove(SEARCH_TOOL);
+            self.tools.remove(&ToolKey::bare(SEARCH_TOOL));
+            self.by_plain_name.remove(SEARCH_TOOL);
+            self.has_search_tool = false;
+        }
+        if self.deferred_names.is_empty() {
+            return Ok(());
+        }
+        let deferred = self.definitions.iter().filter(|tool| self.deferred_names.contains(&tool.name));
+        let search = DeferredIndex::new(deferred).into_search_tool();
+        self.has_search_tool = true;
+        self.add_tool(agent, &Arc::new(search))
     }
 
     fn add_tool(&mut self, agent: &Agent<C>, tool: &Arc<Tool<C>>) -> Result<(), ConfigError> {
@@ -143,6 +183,9 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
                 self.by_plain_name.insert(name.clone(), tool.clone());
             }
             ToolKey::Mcp { .. } | ToolKey::Namespaced { .. } | ToolKey::Deferred(_) => {}
+        }
+        if tool.is_deferred {
+            self.deferred_names.insert(offer.name.clone());
         }
         self.definitions.push(offer);
         Ok(())
@@ -166,6 +209,21 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
             }
             ToolKey::Namespaced { .. } | ToolKey::Deferred(_) | ToolKey::Mcp { .. } => ToolsetEntry::NotFound,
         }
+    }
+
+    /// Finds the tool or the handoff of a call, unless it is switched off now.
+    pub(crate) async fn find_enabled_entry(
+        &self,
+        call: &ToolCall,
+        ctx: &RunContext<C>,
+    ) -> ToolsetEntry<'_, C> {
+        let found = self.find_entry(call);
+        let is_enabled = match &found {
+            ToolsetEntry::Tool(tool) => tool.enabled.evaluate(ctx).await,
+            ToolsetEntry::Handoff(handoff) => handoff.enabled.evaluate(ctx).await,
+            ToolsetEntry::NotFound => false,
+        };
+        if is_enabled { found } else { ToolsetEntry::NotFound }
     }
 
     pub(crate) fn find_tool(&self, key: &ToolKey) -> Option<Arc<Tool<C>>> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use windlass_core::{id::CallId, journal::CallStatus, run::ApplyError, tool::ToolKey};
+use windlass_core::{id::CallId, run::ApplyError, tool::ToolKey};
 
 use super::Driver;
 use crate::agent::Agent;
@@ -11,7 +11,7 @@ use crate::hook::{AfterCall, HookEvent};
 use crate::observe::{HookObservation, RecordedCall, UnannouncedHook, UnannouncedRecord};
 use crate::run::DriveError;
 use crate::tasks::{CallStop, TurnStop};
-use crate::tool::{CallDetails, RawArguments, Tool, ToolBody, ToolContext, canonicalize_arguments};
+use crate::tool::{Tool, ToolBody, ToolContext};
 
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Announces records that the last driver of the run may not have announced, marked as repeated: to watchers, then to
@@ -49,8 +49,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let event = match (again.observation, again.call) {
             (HookObservation::CallEnded { status, output, info, .. }, Some(call)) => {
                 let is_ending = driver.scope.with_run(|run| run.is_failing() || run.outcome().is_some());
-                let ends = status == CallStatus::Cancelled || is_ending;
-                let after_call = if ends { AfterCall::RunEnds } else { AfterCall::RunContinues };
+                let after_call = AfterCall::of_call(&status, is_ending);
                 let ctx = driver.context_of_recorded_call(call, &agent, &stop).await?;
                 HookEvent::CallEnded { ctx, status, output, after_call, info, is_repeated: true }
             }
@@ -72,20 +71,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
         agent: &Agent<C>,
         stop: &TurnStop,
     ) -> Result<ToolContext<C>, DriveError> {
-        let RecordedCall { call, tool, raw_arguments, edited_arguments, key, context_sources } = call;
-        let tool = self.find_tool_of(agent, &tool, &call).await?;
-        let arguments = edited_arguments.as_deref().unwrap_or(&raw_arguments);
-        let details = CallDetails {
-            arguments: canonicalize_arguments(arguments, |text| text.into())
-                .unwrap_or_else(|_| arguments.into()),
-            raw_arguments: RawArguments::Text(raw_arguments.as_str().into()),
-            answered_questions: self.scope.with_run(|run| run.answered_questions(&call).to_vec()),
-            receipt_digest: key.as_ref().and_then(|key| key.receipt_digest),
-            recorded_key: key.map(|key| key.idempotency_key),
-            context_sources,
-            tool,
-        };
-        Ok(ToolContext::new(self.turn_context(agent, stop).into(), call, details))
+        let tool = self.find_tool_of(agent, &call.tool, &call.call).await?;
+        let answers = self.scope.with_run(|run| run.answered_questions(&call.call).to_vec());
+        let (id, details) = (call.call.clone(), call.into_details(tool, answers));
+        Ok(ToolContext::new(self.turn_context(agent, stop).into(), id, details))
     }
 
     /// Returns the tool of a call, from the agent's own tools if it is there.
@@ -98,8 +87,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if let Some(tool) = agent.inner.tools.iter().find(|tool| tool.key() == key) {
             return Ok(tool.clone());
         }
-        let ctx = self.scope.run_context(agent.name());
-        let tools = self.scope.unless_stopped(agent.resolve_toolset(&ctx, &self.graph)).await??;
+        let tools = self.resolve_tools(agent).await?;
         let removed = || ConfigError::ToolRemoved {
             tool: key.to_string(),
             agent: agent.name().clone(),
@@ -118,9 +106,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let unknown = || outer.scope.invalid_entry_error(&ApplyError::UnknownCall(call.clone()));
             let tool = outer.find_tool_of(&outer.find_agent(&name)?, &key.ok_or_else(unknown)?, call).await?;
             let ToolBody::Agent(target) = &tool.body else { return Err(unknown()) };
-            let agent = outer.resolve_nested_agent(target)?;
+            let agent = outer.graph.target_agent(&target.target)?;
             nested =
-                Some(outer.nested_driver(path[..=depth].into(), &agent, outer.scope.stop.child_token())?);
+                Some(outer.nested_driver(path[..=depth].into(), agent, outer.scope.stop.child_token())?);
         }
         Ok(nested)
     }

@@ -5,16 +5,14 @@ use std::future::Future;
 
 use futures_util::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
-use windlass_core::provenance::ContentSources;
 use windlass_core::{
-    decision::{AnsweredQuestion, HoldReason},
+    decision::HoldReason,
     id::CallId,
-    idempotency::CallKey,
     journal::{CallHeld, CallSettled, CallStatus, GuardrailRecord, JournalEntry},
     plan::BodyKind,
     run::{
-        CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult, GateVerdict,
-        ReceiptVerdict, ReconcileReport, StopMode,
+        ApplyError, CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult, GateVerdict,
+        ReceiptVerdict, ReconcileReport, StopMode, StopRequest,
     },
     tool::ToolKey,
 };
@@ -24,21 +22,9 @@ use super::turn::TurnExecution;
 use crate::artefact::READ_OUTPUT_TOOL;
 use crate::observe::HookObservation;
 use crate::receipts::{ClaimVerdict, ExecutionClaim, ReceiptDestination, ReceiptRequest, RunReceipts};
-use crate::run::{DecisionCheck, DriveError};
+use crate::run::{DecisionCheck, DriveError, ResolvedCall};
 use crate::tasks::CallStop;
-use crate::tool::{
-    CallDetails, PreparedCall, ToolContext, failure_text, invalid_arguments_result, with_edit_note,
-};
-
-/// A call that a driver is about to work on.
-pub(super) enum ResolvedCall<C> {
-    /// The call with its tool and its arguments.
-    WithTool(PreparedCall<C>),
-    /// The call needs no tool: its output is known.
-    WithoutTool,
-    /// The call cannot run any more and ends with this result.
-    Unavailable(CallResult),
-}
+use crate::tool::{PreparedCall, ToolContext, invalid_arguments_result, with_edit_note};
 
 /// The work on one call, with its tool, arguments and context.
 pub(super) struct CallExecution<'a, C> {
@@ -52,7 +38,7 @@ pub(super) struct CallExecution<'a, C> {
     /// Verdicts of the guardrails so far.
     pub(super) guardrails: Vec<GuardrailRecord>,
     /// Claim of an idempotent call; identical calls wait for its receipt.
-    pub(super) claim: Option<Box<ExecutionClaim<'a>>>,
+    claim: Option<Box<ExecutionClaim<'a>>>,
 }
 
 impl<C> CallExecution<'_, C> {
@@ -77,14 +63,12 @@ impl<C> CallExecution<'_, C> {
 
     /// Returns the stop signal of the call.
     pub(super) fn stop(&self) -> CallStop<'_> {
-        CallStop { turn: &self.turn.stop, place: self.place }
+        self.turn.stop.of_call(self.place)
     }
 }
 
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Works on the call at a position in the model's order until it has settled or can make no progress.
-    ///
-    /// A turn may have many concurrent calls, so the futures of rare steps are boxed.
     pub(super) fn execute_call<'a>(
         &'a self,
         place: usize,
@@ -92,310 +76,196 @@ impl<C: Send + Sync + 'static> Driver<C> {
         resolved: ResolvedCall<C>,
         turn: &'a TurnExecution<C>,
     ) -> impl Future<Output = (usize, Result<CallOutcome, DriveError>)> + Send + 'a {
-        let recorded_key = self.scope.with_run(|run| run.call_key(&call).cloned());
-        let mut progress = CallProgress::new(self.call_features(&resolved, recorded_key.as_ref(), turn));
-        let work = match resolved {
+        let absent = CallProgress::new(CallFeatures::without_tool());
+        let (mut progress, work) = match resolved {
             ResolvedCall::WithTool(prepared) => {
-                let (answers, context_sources, is_start_known) = self.earlier_segments(&call);
-                if is_start_known {
-                    progress.assume_start_announced();
-                }
-                Some(Self::new_execution(
-                    place,
-                    &call,
-                    prepared,
-                    (answers, recorded_key, context_sources),
-                    turn,
-                ))
+                let (progress, details) = self.scope.with_run(|run| {
+                    let features = prepared.call_features(turn.features, run.call_key(&call));
+                    (CallProgress::of_call(run, &call, features), prepared.call_details(run, &call))
+                });
+                let ctx = ToolContext::new(turn.context.clone(), call.clone(), details);
+                let (permits, guardrails, claim) = (Vec::new(), Vec::new(), None);
+                let call = call.clone();
+                let work = CallExecution { call, prepared, ctx, turn, place, permits, guardrails, claim };
+                (progress, Some(work))
             }
-            ResolvedCall::WithoutTool => None,
+            ResolvedCall::WithoutTool => (absent, None),
             ResolvedCall::Unavailable(result) => {
+                let mut progress = absent;
                 progress.report(CallReport::Enabled(GateVerdict::End(result)));
-                None
+                (progress, None)
             }
         };
-        let stop = CallStop { turn: &turn.stop, place };
         if turn.is_closing {
-            progress.report(CallReport::Stopped(self.stop_mode()));
+            progress.report(CallReport::Stopped(StopMode::EndRun));
         }
-        async move {
-            let mut work = work;
-            // The settlement, as hooks see it.
-            let mut settled = None;
-            let ended = loop {
-                let effect = self.scope.with_run(|run| run.next_effect(&call, &progress));
-                if matches!(effect, CallEffect::Start(_) | CallEffect::Settle(_))
-                    && let Some(hold) = self.scope.untaken_hold(&call)
-                {
-                    match self.scope.take_decision(&call, hold).boxed().await {
-                        Ok(DecisionCheck::Current) => {}
-                        // Nothing was found out about a call that is closed.
-                        Ok(DecisionCheck::Corrected) if turn.is_closing => continue,
-                        // The call begins anew with the decision that replaced the one before.
-                        Ok(DecisionCheck::Corrected) => break Ok(CallOutcome::Held),
-                        Err(error) => break Err(error),
-                    }
-                }
-                let performed = match (effect, &mut work) {
-                    (CallEffect::Done(outcome), _) => break Ok(outcome),
-                    (CallEffect::Start(runnable), Some(work)) => {
-                        let started = CallReport::Started { attempt: runnable.attempt() };
-                        let epoch = self.shared.journal.epoch();
-                        match self
-                            .scope
-                            .record_entry(runnable.start_entry(epoch, || work.ctx.call_key()))
-                            .await
-                        {
-                            Ok(()) => Ok(Some(started)),
-                            Err(error) => Err(error),
-                        }
-                    }
-                    // The run was cancelled while the start became durable: no body begins any more.
-                    (CallEffect::RunBody(_), Some(_))
-                        if self.shared.cancel.is_cancelled() && !progress.is_stopped() =>
-                    {
-                        Ok(Some(CallReport::Stopped(StopMode::EndRun)))
-                    }
-                    (CallEffect::RunBody(runnable), Some(work)) if runnable.body() == BodyKind::Function => {
-                        Ok(Some(self.run_body(&runnable, work).await))
-                    }
-                    (CallEffect::Settle(result), work) => {
-                        match self.settle_call(&call, result, work.as_mut(), stop).await {
-                            Ok(observed) => {
-                                settled = observed;
-                                Ok(None)
-                            }
-                            Err(error) => Err(error),
-                        }
-                    }
-                    (CallEffect::AnnounceEnd, work) => {
-                        if let (Some(settled), Some(work)) = (settled.take(), work) {
-                            let is_started = progress.is_start_announced();
-                            self.announce_end(*settled, work, is_started, stop).boxed().await;
-                        }
-                        Ok(Some(CallReport::EndAnnounced))
-                    }
-                    (effect, work) => {
-                        self.perform_effect(&call, effect, &mut progress, work.as_mut(), stop).boxed().await
-                    }
-                };
-                match performed {
-                    Ok(Some(report)) => progress.report(report),
-                    Ok(None) => {}
-                    Err(error) => break Err(error),
-                }
-            };
-            (place, ended)
-        }
+        self.interpret_effects(call, progress, work, turn, place).map(move |ended| (place, ended))
     }
 
-    fn call_features(
-        &self,
-        resolved: &ResolvedCall<C>,
-        recorded_key: Option<&CallKey>,
-        turn: &TurnExecution<C>,
-    ) -> CallFeatures {
-        let ResolvedCall::WithTool(prepared) = resolved else { return CallFeatures::default() };
-        let features = prepared.call_features(recorded_key);
-        CallFeatures {
-            checks_before_approval: self.shared.config.pre_approval_guardrails,
-            has_permits: features.has_permits || self.shared.body_permits.is_some(),
-            is_observed: turn.has_hooks,
-            ..features
-        }
-    }
-
-    /// Returns the answers to the questions of an open call, and whether hooks were notified of its start before: it asked
-    /// a question, or it is an agent that goes on.
-    fn earlier_segments(&self, call: &CallId) -> (Vec<AnsweredQuestion>, ContentSources, bool) {
-        self.scope.with_run(|run| {
-            let is_start_known = run.has_asked_question(call) || run.nested_run(call).is_some();
-            (run.answered_questions(call).to_vec(), run.call_sources(call), is_start_known)
-        })
-    }
-
-    /// Returns the way in which a stop of this run ends its calls.
-    pub(super) fn stop_mode(&self) -> StopMode {
-        if self.shared.cancel.is_detaching() { StopMode::HandOver } else { StopMode::EndRun }
-    }
-
-    fn new_execution<'a>(
-        place: usize,
-        call: &CallId,
-        prepared: PreparedCall<C>,
-        (answered_questions, recorded_key, context_sources): (
-            Vec<AnsweredQuestion>,
-            Option<CallKey>,
-            ContentSources,
-        ),
+    /// Carries out the effects of a call. A turn may have many concurrent calls, so the futures of rare steps are boxed.
+    async fn interpret_effects<'a>(
+        &'a self,
+        call: CallId,
+        mut progress: CallProgress,
+        mut work: Option<CallExecution<'a, C>>,
         turn: &'a TurnExecution<C>,
-    ) -> CallExecution<'a, C> {
-        let (receipt_digest, recorded_key) = match recorded_key {
-            Some(recorded) => (recorded.receipt_digest, Some(recorded.idempotency_key)),
-            None => (prepared.receipt_digest, None),
-        };
-        let details = CallDetails {
-            tool: prepared.tool.clone(),
-            arguments: prepared.arguments.clone(),
-            raw_arguments: prepared.raw_arguments.clone(),
-            answered_questions,
-            receipt_digest,
-            recorded_key,
-            context_sources,
-        };
-        let ctx = ToolContext::new(turn.context.clone(), call.clone(), details);
-        CallExecution {
-            call: call.clone(),
-            prepared,
-            ctx,
-            turn,
-            place,
-            permits: Vec::new(),
-            guardrails: Vec::new(),
-            claim: None,
+        place: usize,
+    ) -> Result<CallOutcome, DriveError> {
+        // The settlement, as hooks see it.
+        let mut settled = None;
+        loop {
+            let effect = self.scope.with_run(|run| run.next_effect(&call, &progress));
+            if matches!(effect, CallEffect::Start(_) | CallEffect::Settle(_))
+                && let Some(hold) = self.scope.untaken_hold(&call)
+                && let DecisionCheck::Corrected = self.scope.take_decision(&call, hold).boxed().await?
+            {
+                match turn.is_closing {
+                    // Nothing was found out about a call that is closed.
+                    true => continue,
+                    // The call begins anew with the decision that replaced the one before.
+                    false => return Ok(CallOutcome::Held),
+                }
+            }
+            let report = match (effect, &mut work) {
+                (CallEffect::Done(outcome), _) => return Ok(outcome),
+                (CallEffect::Start(runnable), Some(work)) => {
+                    let entry = runnable.start_entry(self.shared.journal.epoch(), || work.ctx.call_key());
+                    self.scope.record_entry(entry).await?;
+                    CallReport::Started { attempt: runnable.attempt() }
+                }
+                // The run was cancelled while the start became durable: no body begins any more.
+                (CallEffect::RunBody(_), Some(_))
+                    if self.shared.cancel.is_cancelled() && !progress.is_stopped() =>
+                {
+                    CallReport::Stopped(self.stop_mode())
+                }
+                (CallEffect::RunBody(runnable), Some(work)) if runnable.body() == BodyKind::Function => {
+                    self.run_body(&runnable, work).await
+                }
+                (CallEffect::Settle(result), work) => {
+                    settled =
+                        self.settle_call(&call, result, work.as_mut(), turn.stop.of_call(place)).await?;
+                    continue;
+                }
+                (CallEffect::AnnounceEnd, work) => {
+                    if let (Some(settled), Some(work)) = (settled.take(), work) {
+                        self.announce_end(*settled, work, progress.is_start_announced()).boxed().await;
+                    }
+                    CallReport::EndAnnounced
+                }
+                (effect, Some(work)) => {
+                    let performed = self.perform_effect(effect, &mut progress, work).boxed().await?;
+                    // Only now it is known whether the run ends or is handed over.
+                    performed.unwrap_or_else(|| CallReport::Stopped(self.stop_mode()))
+                }
+                (effect, None) => return Err(self.unexpected_effect(&call, &effect)),
+            };
+            progress.report(report);
         }
     }
 
-    /// Carries out an effect that most calls do not need.
+    /// Returns the way in which a stop of this run ends its calls. Calls of a run that goes on later stay open: no model is
+    /// told that its run was stopped.
+    pub(super) fn stop_mode(&self) -> StopMode {
+        match self.stop_request() {
+            StopRequest::Leave | StopRequest::LeaveAfterTurn | StopRequest::Pause => StopMode::HandOver,
+            StopRequest::Cancel | StopRequest::CancelAfterTurn => StopMode::EndRun,
+        }
+    }
+
+    /// Carries out an effect that most calls do not need. Returns `None` if the call stops first.
     async fn perform_effect<'a>(
         &'a self,
-        call: &CallId,
         effect: CallEffect,
         progress: &mut CallProgress,
-        work: Option<&mut CallExecution<'a, C>>,
-        stop: CallStop<'_>,
+        work: &mut CallExecution<'a, C>,
     ) -> Result<Option<CallReport>, DriveError> {
-        let stopped = CallReport::Stopped(self.stop_mode());
-        // A call without a tool has its result, or reports invalid arguments of a tool that is gone.
-        let Some(work) = work else {
-            return Ok(Some(match effect {
-                CallEffect::AnnounceStart => CallReport::StartAnnounced(GateVerdict::Pass),
-                CallEffect::ReportInvalidArguments { problems } => {
-                    let status = CallStatus::InvalidArguments;
-                    CallReport::BodyEnded(CallResult::new(status, failure_text(Some(&problems))))
-                }
-                CallEffect::ClaimReceipt => CallReport::Receipt(ReceiptVerdict::Claimed),
-                CallEffect::RunOutputGuardrails { .. } | CallEffect::LimitOutput(_) => stopped,
-                other => return Err(self.unexpected_effect(call, &other)),
-            }));
-        };
-        let report = match effect {
-            CallEffect::FindReceipt => CallReport::ReceiptFound(match work.receipt_request() {
+        let stop = work.turn.stop.of_call(work.place);
+        Ok(match effect {
+            CallEffect::FindReceipt => Some(CallReport::ReceiptFound(match work.receipt_request() {
                 Some(request) => self.run_receipts().has_receipt(request).await?,
                 None => false,
-            }),
+            })),
             CallEffect::EvaluateApprovalRule { has_standing_approval } => {
-                match stop
-                    .unless_stopped(work.prepared.evaluate_approval(&work.ctx, has_standing_approval))
-                    .await
-                {
-                    Some(requirement) => CallReport::ApprovalRule(requirement),
-                    None => stopped,
-                }
+                let rule = work.prepared.evaluate_approval(&work.ctx, has_standing_approval);
+                stop.unless_stopped(rule).await.map(CallReport::ApprovalRule)
             }
             CallEffect::Hold(reason) => {
-                let keeps = self.shared.cancel.is_detaching() || self.shared.cancel.keeps_approvals();
                 if matches!(reason, HoldReason::Question(_)) {
                     work.end_claim().await?;
+                    let keeps = self.shared.cancel.is_detaching() || self.shared.cancel.keeps_approvals();
                     if stop.is_stopped() && !keeps {
-                        return Ok(Some(stopped));
+                        return Ok(None);
                     }
                 }
-                self.hold_call(call, reason).await?;
-                CallReport::Held
+                self.hold_call(&work.call, reason).await?;
+                Some(CallReport::Held)
             }
-            CallEffect::Reconcile => match stop.unless_stopped(work.prepared.reconcile(&work.ctx)).await {
-                Some(outcome) => {
-                    let has_no_effect = matches!(outcome, ReconcileReport::NotExecuted);
-                    if has_no_effect && self.scope.with_run(|run| run.has_inherited_key(call)) {
-                        work.ctx.renew_key();
-                    }
-                    CallReport::Reconciled(outcome)
+            CallEffect::Reconcile => {
+                let reconciled = stop.unless_stopped(work.prepared.reconcile(&work.ctx)).await;
+                if matches!(reconciled, Some(ReconcileReport::NotExecuted))
+                    && self.scope.with_run(|run| run.has_inherited_key(&work.call))
+                {
+                    work.ctx.renew_key();
                 }
-                None => stopped,
-            },
-            CallEffect::ClaimReceipt => match self.claim_receipt(work).await? {
-                Some(verdict) => CallReport::Receipt(verdict),
-                None => stopped,
-            },
+                reconciled.map(CallReport::Reconciled)
+            }
+            CallEffect::ClaimReceipt => self.claim_receipt(work).await?.map(CallReport::Receipt),
             CallEffect::ReleaseReceipt => {
                 work.claim = None;
-                CallReport::ReceiptReleased
+                Some(CallReport::ReceiptReleased)
             }
             CallEffect::AcquirePermit => {
                 let limits = [&work.prepared.tool.concurrency_permits, &self.shared.body_permits];
-                match stop.acquire_permits(limits.map(Option::as_ref)).await {
-                    Some(permits) => {
-                        work.permits = permits;
-                        CallReport::PermitAcquired
-                    }
-                    None => stopped,
-                }
+                let permits = stop.acquire_permits(limits.map(Option::as_ref)).await;
+                permits.map(|permits| {
+                    work.permits = permits;
+                    CallReport::PermitAcquired
+                })
             }
-            CallEffect::RunEarlyInputGuardrails => match self.run_input_guardrails(work).await {
-                Some(verdict) => CallReport::EarlyInputGuardrails(verdict),
-                None => stopped,
-            },
+            CallEffect::RunEarlyInputGuardrails => {
+                self.run_input_guardrails(work).await.map(CallReport::EarlyInputGuardrails)
+            }
             CallEffect::RunInputGuardrails => {
-                work.guardrails.clear();
-                match self.run_input_guardrails(work).await {
-                    Some(verdict) => CallReport::InputGuardrails(verdict),
-                    None => stopped,
-                }
+                self.run_input_guardrails(work).await.map(CallReport::InputGuardrails)
             }
             CallEffect::CheckEnabled => match stop.unless_stopped(self.check_enabled(work)).await {
-                Some(verdict) => CallReport::Enabled(verdict?),
-                None => stopped,
+                Some(verdict) => Some(CallReport::Enabled(verdict?)),
+                None => None,
             },
-            CallEffect::AnnounceStart => match self.announce_start(work).await {
-                Some(verdict) => CallReport::StartAnnounced(verdict),
-                None => {
-                    progress.assume_start_announced();
-                    stopped
-                }
-            },
+            CallEffect::AnnounceStart => {
+                // A hook that was notified and did not return is notified of the end, too.
+                progress.assume_start_announced();
+                self.announce_start(work).await.map(CallReport::StartAnnounced)
+            }
             CallEffect::ReportInvalidArguments { problems } => {
                 let result = invalid_arguments_result(&work.prepared.tool, &work.ctx, &problems);
-                CallReport::BodyEnded(result)
+                Some(CallReport::BodyEnded(result))
             }
-            CallEffect::RunBody(_) => self.run_nested_agent(work).await?,
+            CallEffect::RunBody(_) => Some(self.run_nested_agent(work).await?),
             CallEffect::AwaitRetry(delay) => {
                 work.permits.clear();
-                match stop.unless_stopped(tokio::time::sleep(delay)).await {
-                    Some(()) => CallReport::RetryReady,
-                    None => stopped,
-                }
+                stop.unless_stopped(tokio::time::sleep(delay)).await.map(|()| CallReport::RetryReady)
             }
             CallEffect::Withhold(result) => {
                 self.withhold_output(work, &result).await?;
-                CallReport::BodyEnded(result)
+                Some(CallReport::BodyEnded(result))
             }
             CallEffect::RunOutputGuardrails { status, output } => {
-                match self.run_output_guardrails(work, status, output).await? {
-                    Some(result) => CallReport::OutputGuardrails(result),
-                    None => stopped,
-                }
+                self.run_output_guardrails(work, status, output).await?.map(CallReport::OutputGuardrails)
             }
             CallEffect::LimitOutput(mut result) => {
                 let has_reader = work.turn.tools.find_tool(&ToolKey::bare(READ_OUTPUT_TOOL)).is_some();
                 let (tool, path) = (&work.prepared.tool, work.ctx.call_path());
-                let secrets = &self.shared.recorder.secrets;
-                self.shared
-                    .artefacts
-                    .limit_output(tool, path, &mut result.output, has_reader, secrets)
-                    .await?;
-                CallReport::OutputLimited(result)
+                let (artefacts, secrets) = (&self.shared.artefacts, &self.shared.recorder.secrets);
+                artefacts.limit_output(tool, path, &mut result.output, has_reader, secrets).await?;
+                Some(CallReport::OutputLimited(result))
             }
             other @ (CallEffect::Start(_)
             | CallEffect::Settle(_)
             | CallEffect::AnnounceEnd
-            | CallEffect::Done(_)) => return Err(self.unexpected_effect(call, &other)),
-        };
-        Ok(Some(match report {
-            // The stop came during the effect, and only now it is known whether the run ends or is handed over.
-            CallReport::Stopped(_) => CallReport::Stopped(self.stop_mode()),
-            report => report,
-        }))
+            | CallEffect::Done(_)) => return Err(self.unexpected_effect(&work.call, &other)),
+        })
     }
 
     fn run_receipts(&self) -> RunReceipts<'_> {
@@ -428,17 +298,18 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     fn unexpected_effect(&self, call: &CallId, effect: &CallEffect) -> DriveError {
         tracing::error!(run = %self.scope.run_id, %call, ?effect, "an effect cannot be carried out");
-        self.scope.invalid_entry_error(&windlass_core::run::ApplyError::UnknownCall(call.clone()))
+        self.scope.invalid_entry_error(&ApplyError::UnknownCall(call.clone()))
     }
 
     async fn hold_call(&self, call: &CallId, reason: HoldReason) -> Result<(), DriveError> {
-        let expires_at = match (&reason, self.shared.config.approval_expiry) {
-            (HoldReason::Approval, Some(expiry)) => Some(self.shared.journal.now().saturating_add(expiry)),
-            _ => None,
-        };
-        let last_driver_seen = match reason {
-            HoldReason::InDoubt => self.shared.journal.previous_driver_seen(),
-            _ => None,
+        let journal = &self.shared.journal;
+        let (expires_at, last_driver_seen) = match &reason {
+            HoldReason::Approval => {
+                let expiry = self.shared.config.approval_expiry;
+                (expiry.map(|expiry| journal.now().saturating_add(expiry)), None)
+            }
+            HoldReason::InDoubt => (None, journal.previous_driver_seen()),
+            _ => (None, None),
         };
         let held = CallHeld { call: call.clone(), reason, expires_at, last_driver_seen };
         self.scope.record_entry(JournalEntry::CallHeld(held)).await?;
@@ -460,13 +331,18 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Some(_) | None => output,
         };
         let fails_run = run_failure.is_some();
+        // Whoever goes on with the run after a crash ends it in the same way.
+        let run_failure = match status {
+            CallStatus::Cancelled => run_failure.or_else(|| self.stop_failure(stop).cloned().map(Box::new)),
+            _ => run_failure,
+        };
         let withheld = self.scope.with_run(|run| run.withheld_output(call));
         let withheld = withheld.map(|_| self.scope.call_path(call));
         let guardrails = work.as_ref().map(|work| work.guardrails.clone()).unwrap_or_default();
-        let settled = CallSettled { call: call.clone(), status, output, guardrails, run_failure };
-        let entry = JournalEntry::CallSettled(settled);
+        let settled =
+            CallSettled { guardrails, run_failure, ..CallSettled::new(call.clone(), status, output) };
         let receipt_to = work.as_ref().and_then(|work| work.receipt_destination());
-        let written = self.scope.enqueue_settlement(entry, receipt_to);
+        let written = self.scope.enqueue_settlement(JournalEntry::CallSettled(settled), receipt_to);
         if fails_run && written.is_ok() {
             stop.turn.stop_after(stop.place);
         }

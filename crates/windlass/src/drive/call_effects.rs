@@ -3,16 +3,12 @@
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use windlass_core::{
-    decision::PersonQuestion,
-    id::CallPath,
     item::OutputContent,
     journal::CallStatus,
     run::{CallReport, CallResult, GateVerdict, RunnableCall, model_text},
-    tool::ToolEffect,
 };
 
 use super::Driver;
@@ -24,12 +20,14 @@ use crate::lock_unpoisoned;
 use crate::observe::HookObservation;
 use crate::redaction::{OutputVisibility, REDACTED};
 use crate::run::{DriveError, application_panicked};
-use crate::tasks::{AttemptEnd, BodyAttempt, BodyExit, CallStop, record_late_end, redact_error_text};
-use crate::tool::{ToolError, failure_text, result_for_error, result_for_timeout};
+use crate::tasks::{BodyAttempt, BodyExit, BodyFailure, blocking_body_warning, record_late_end};
+use crate::tool::{EndedBody, failure_text};
 
 impl<C: Send + Sync + 'static> Driver<C> {
-    /// Runs the input guardrails in order. Returns `None` if the call stops first.
+    /// Runs the input guardrails in order. Returns `None` if the call stops first. Of verdicts before and after an approval,
+    /// the later ones count.
     pub(super) async fn run_input_guardrails(&self, work: &mut CallExecution<'_, C>) -> Option<GateVerdict> {
+        work.guardrails.clear();
         let mut checks = GuardrailChecks::default();
         let verdict = check_call_input(&work.prepared.tool, &work.ctx, work.stop(), &mut checks).await;
         self.keep_verdicts(work, checks).await;
@@ -104,13 +102,17 @@ impl<C: Send + Sync + 'static> Driver<C> {
     ) -> Result<Option<CallResult>, DriveError> {
         let output = match output {
             Some(output) => output,
-            None => match self.load_withheld(work.ctx.call_path()).await? {
-                Some(output) => output,
-                None => {
-                    let result = CallResult::new(CallStatus::OutputWithheld, model_text::OUTPUT_LOST);
-                    return Ok(Some(result));
+            None => {
+                let recorded = self.scope.with_run(|run| run.withheld_output(&work.call));
+                let kept = self.shared.withheld.load(&self.shared.journal, work.ctx.call_path()).await?;
+                match kept.filter(|output| Some(output.digest()) == recorded) {
+                    Some(output) => output,
+                    None => {
+                        let result = CallResult::new(CallStatus::OutputWithheld, model_text::OUTPUT_LOST);
+                        return Ok(Some(result));
+                    }
                 }
-            },
+            }
         };
         let mut checks = GuardrailChecks::default();
         let result = CallResult::new(status, output);
@@ -120,30 +122,21 @@ impl<C: Send + Sync + 'static> Driver<C> {
         Ok(checked)
     }
 
-    /// Loads a withheld output, if it is the one whose digest the journal has.
-    async fn load_withheld(&self, path: &CallPath) -> Result<Option<OutputContent>, DriveError> {
-        let recorded = self.scope.with_run(|run| run.withheld_output(path.call()));
-        let kept = self.shared.withheld.load(&self.shared.journal, path).await?;
-        Ok(kept.filter(|output| Some(output.digest()) == recorded))
-    }
-
     /// Notifies the hooks of a settlement. They cannot change it.
     pub(super) async fn announce_end(
         &self,
         observed: HookObservation,
         work: &CallExecution<'_, C>,
         is_start_announced: bool,
-        stop: CallStop<'_>,
     ) {
         let HookObservation::CallEnded { status, output, info, .. } = observed else { return };
         if !is_start_announced && status != CallStatus::Reconciled {
             return;
         }
-        let ends = status == CallStatus::Cancelled || stop.is_run_ending();
-        let after_call = if ends { AfterCall::RunEnds } else { AfterCall::RunContinues };
+        let after_call = AfterCall::of_call(&status, work.stop().is_run_ending());
         let ctx = work.ctx.clone();
         let event = HookEvent::CallEnded { ctx, status, output, after_call, info, is_repeated: false };
-        self.scope.notify_hooks_after(&work.turn.agent, event, stop).await;
+        self.scope.notify_hooks_after(&work.turn.agent, event, work.stop()).await;
     }
 
     /// Runs one attempt of a call's body.
@@ -168,95 +161,40 @@ impl<C: Send + Sync + 'static> Driver<C> {
         async move {
             let ended = match work.ctx.progress() {
                 Some(progress) => {
-                    self.scope
-                        .relay_progress(progress, attempt, (&work.turn.agent, &work.ctx), work.stop())
-                        .boxed()
-                        .await
+                    let observers = (&work.turn.agent, &work.ctx);
+                    self.scope.relay_progress(progress, attempt, observers, work.stop()).boxed().await
                 }
                 None => attempt.await,
             };
-            let AttemptEnd { exit, was_stopped, blocked, late_body } = ended;
-            if let Some(blocked) = blocked {
-                self.warn_of_blocking_body(blocked, work).boxed().await;
+            if let Some(blocked) = ended.blocked {
+                let tool = work.prepared.tool.key();
+                tracing::warn!(%tool, blocked_ms = blocked.as_millis(), "an async tool body blocked its thread");
+                self.scope.emit_warning(blocking_body_warning(tool, blocked)).boxed().await;
             }
-            if let Some(running) = late_body {
-                if matches!(exit, BodyExit::Cancelled) {
+            if let Some(running) = ended.late_body {
+                if matches!(ended.exit, BodyExit::Failed(BodyFailure::Cancelled)) {
                     lock_unpoisoned(&self.shared.draining_calls).push(work.call.clone());
                 }
                 record_late_end(running, &self.shared.journal, work.ctx.clone(), work.prepared.tool.clone());
             }
-            let tool = &work.prepared.tool;
-            let mut report = match exit {
-                BodyExit::Finished(Ok(output)) => {
+            let failure = match ended.exit {
+                BodyExit::Returned(output) => {
                     return CallReport::BodyEnded(CallResult::new(CallStatus::Succeeded, output));
                 }
-                BodyExit::Finished(Err(error)) => {
-                    self.handle_body_error(error, runnable.attempt(), work).boxed().await
-                }
-                BodyExit::TimedOut => match self.retry_of_timeout(runnable.attempt(), work) {
-                    Some(delay) => CallReport::RetryDue(delay),
-                    None => CallReport::BodyEnded(result_for_timeout(tool, &work.ctx, CallStatus::TimedOut)),
-                },
-                BodyExit::TimedOutStillRunning => {
-                    let status = CallStatus::TimedOutStillRunning;
-                    CallReport::BodyEnded(result_for_timeout(tool, &work.ctx, status))
-                }
-                BodyExit::Cancelled => CallReport::Stopped(self.stop_mode()),
+                BodyExit::Failed(failure) => failure,
             };
-            // A call that was stopped is no failure of the run.
-            if let (true, CallReport::BodyEnded(result)) = (was_stopped, &mut report) {
-                result.run_failure = None;
+            let (report, warning) =
+                self.ended_body(work).report_attempt(failure, runnable, ended.was_stopped);
+            if let Some(warning) = warning {
+                self.scope.emit_warning(warning).boxed().await;
             }
             report
         }
     }
 
-    /// Returns the delay before a timed-out body is tried again: only bodies whose repetition has no further effect are.
-    fn retry_of_timeout(&self, attempt: u32, work: &CallExecution<'_, C>) -> Option<Duration> {
-        let tool = &work.prepared.tool;
-        match tool.effect_of_call(work.prepared.rule_arguments()) {
-            ToolEffect::Pure | ToolEffect::Idempotent => {
-                tool.retry.and_then(|retry| retry.delay_after(attempt))
-            }
-            ToolEffect::Once => None,
-        }
-    }
-
-    /// Handles the error of a body: it asks a person, is tried again, or ends the call.
-    async fn handle_body_error(
-        &self,
-        error: ToolError,
-        attempt: u32,
-        work: &CallExecution<'_, C>,
-    ) -> CallReport {
-        let tool = &work.prepared.tool;
-        let error = match error.into_question() {
-            Ok(PersonQuestion { text, schema }) => {
-                let text = redact_error_text(&text, tool, &work.prepared.arguments);
-                return CallReport::QuestionAsked(PersonQuestion { text, schema });
-            }
-            Err(error) => error,
-        };
-        let error = error.map_message(|text| redact_error_text(text, tool, &work.prepared.arguments));
-        if let Some(delay) = tool.retry.and_then(|retry| retry.delay_after(attempt))
-            && !work.stop().is_stopped()
-        {
-            return CallReport::RetryDue(delay);
-        }
-        let message = format!("call `{}` failed: {error}", work.ctx.call_path());
-        self.scope.emit_warning(message).await;
-        CallReport::BodyEnded(result_for_error(tool, &work.ctx, &error))
-    }
-
-    /// Warns that an async body blocked the thread that polled it.
-    async fn warn_of_blocking_body(&self, blocked: Duration, work: &CallExecution<'_, C>) {
-        let tool = work.prepared.tool.key();
-        let message = format!(
-            "the async body of tool `{tool}` blocked its thread for {} ms; hint: write a blocking body as a plain `fn`, \
-             which runs on a thread of its own",
-            blocked.as_millis()
-        );
-        tracing::warn!(tool = %tool, blocked_ms = blocked.as_millis(), "an async tool body blocked its thread");
-        self.scope.emit_warning(message).await;
+    /// Returns a call whose body ended, for its report.
+    pub(super) fn ended_body<'a>(&self, work: &'a CallExecution<'_, C>) -> EndedBody<'a, C> {
+        let (prepared, ctx) = (&work.prepared, &work.ctx);
+        EndedBody { prepared, ctx, stop: work.stop(), stop_mode: self.stop_mode() }
     }
 }

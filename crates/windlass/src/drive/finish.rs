@@ -6,7 +6,7 @@ use windlass_core::{
     failure::RunFailure,
     id::AgentName,
     item::Item,
-    journal::{JournalEntry, OutputRejected, RunFinished},
+    journal::{JournalEntry, RunFinished},
     run::{OutputCandidate, OutputCandidateSource},
 };
 
@@ -16,11 +16,6 @@ use crate::error::truncate_message;
 use crate::guardrail::check_final_output;
 use crate::hook::HookEvent;
 use crate::run::DriveError;
-use crate::tool::truncate_detail;
-
-/// Start of the message that asks the model to correct its final output.
-const OUTPUT_NOT_VALID: &str =
-    "Your answer does not match the required JSON Schema. Answer again with the JSON alone. Problem:";
 
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Calls the agent's custom function to decide if the results of the turn are final.
@@ -68,18 +63,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Asks the model to correct a final output that does not match its type. Fails the run if it was asked often enough
     /// or has no turn left.
     async fn correct_output(&mut self, agent: &Agent<C>, problem: String) -> Result<(), DriveError> {
-        let (asked, turns_left) = self.scope.with_run(|run| (run.output_corrections(), run.turns_left()));
-        if asked >= agent.inner.max_output_corrections || turns_left == Some(0) {
-            let message = match asked {
-                0 => problem,
-                1 => format!("{problem}; the model was asked once to correct its output"),
-                _ => format!("{problem}; the model was asked {asked} times to correct its output"),
-            };
-            return self.fail_or_handle(RunFailure::InvalidOutput { message }).await;
+        let max_corrections = agent.inner.max_output_corrections;
+        match self.scope.with_run(|run| run.correct_output(&problem, max_corrections)) {
+            Ok(rejected) => self.scope.record_entry(JournalEntry::OutputRejected(rejected)).await?,
+            Err(failure) => return self.fail_or_handle(failure).await,
         }
-        let text = format!("{OUTPUT_NOT_VALID} {}", truncate_detail(&problem));
-        let entry = JournalEntry::OutputRejected(OutputRejected { correction: Arc::new(Item::user(text)) });
-        self.scope.record_entry(entry).await?;
         let message =
             truncate_message(format!("the output of agent `{}` is not valid: {problem}", agent.name()));
         self.scope.emit_warning(message).await;

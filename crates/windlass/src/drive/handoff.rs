@@ -1,6 +1,6 @@
 //! Handoffs between agents.
 
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use windlass_core::{
     failure::RunFailure,
@@ -29,13 +29,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let ctx = self.scope.run_context(&from);
         let tools = match self.tools.take() {
             Some(tools) => tools,
-            None => self.scope.unless_stopped(agent.resolve_toolset(&ctx, &self.graph)).await??,
+            None => self.resolve_tools(&agent).await?,
         };
         self.find_agent(&to)?;
-        let name = self
-            .scope
-            .with_run(|run| run.tool_of_call(&call).map(|key| key.name().to_owned()))
-            .unwrap_or_default();
+        let name = self.scope.with_run(|run| run.tool_of_call(&call).map(|key| key.name().to_owned()));
+        let name = name.unwrap_or_default();
         let handoff = tools.find_handoff(&name).cloned();
         let is_enabled = match &handoff {
             Some(handoff) => self.scope.unless_stopped(handoff.enabled.evaluate(&ctx)).await?,
@@ -56,16 +54,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
         let history = match handoff.history_filter.clone() {
             Some(filter) => {
-                let mut before = self.scope.with_run(|run| run.clone());
-                let entry = JournalEntry::HandoffRecorded(HandoffRecorded {
-                    call: call.clone(),
-                    to: to.clone(),
-                    filtered_history: None,
-                });
-                before.apply(&entry).map_err(|why| self.scope.invalid_entry_error(&why))?;
-                let filter = AssertUnwindSafe(|| filter(before.history().to_vec()));
-                let filtered = std::panic::catch_unwind(filter).map_err(application_panicked)?;
-                Some(self.keep_pairs_and_warn("the handoff's history filter", filtered).await)
+                let history = self.scope.with_run(|run| run.history_after_handoff(&call, &to));
+                let history = history.map_err(|why| self.scope.invalid_entry_error(&why))?;
+                let filtered = catch_unwind(AssertUnwindSafe(|| filter(history)));
+                let filtered = filtered.map_err(application_panicked)?;
+                Some(self.scope.keep_pairs_and_warn("the handoff's history filter", filtered).await)
             }
             None => None,
         };

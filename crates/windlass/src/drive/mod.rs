@@ -8,7 +8,6 @@ mod announce_again;
 mod call;
 mod call_effects;
 mod finish;
-mod given_response;
 mod handoff;
 mod model;
 mod nested_agent;
@@ -16,7 +15,7 @@ mod startup;
 mod turn;
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
@@ -25,14 +24,15 @@ use windlass_core::{
     failure::RunFailure,
     id::{AgentName, CallId, RunId},
     journal::{JournalEntry, RunCancelled, RunFailed},
-    run::RunAction,
+    run::{RunAction, StopRequest},
 };
 
-use crate::agent::{Agent, AgentGraph, ResolvedToolset};
+use crate::agent::{Agent, AgentGraph, LoadedTools, ResolvedToolset};
 use crate::artefact::RunArtefacts;
+use crate::context::ContextGauge;
 use crate::error::{ConfigError, RunError};
 use crate::event::RunEventKind;
-use crate::guardrail::ConcurrentGuardrails;
+use crate::guardrail::RunInputGuardrails;
 use crate::journal::{RunJournal, RunRecorder, WithheldOutputs};
 use crate::lock_unpoisoned;
 use crate::model::ModelError;
@@ -41,10 +41,9 @@ use crate::receipts::KeyScopes;
 use crate::run::{
     CancelSignal, DriveError, ExitCallbacks, KeptResults, RunConfig, RunExit, RunRecord, RunResult, RunScope,
 };
-use crate::tasks::DecisionSignal;
+use crate::tasks::{CallStop, DecisionSignal, NestedDeadline};
 use crate::tool::PreparedCall;
 
-pub(crate) use self::given_response::GivenResponse;
 pub(crate) use self::startup::run_agent;
 pub(crate) use crate::run::RunSource;
 
@@ -64,6 +63,8 @@ struct SharedRunState<C> {
     decisions: DecisionSignal,
     /// True if a call may wait for a person.
     has_held_calls: AtomicBool,
+    /// True if a driver cannot continue: the run keeps its state, for a later one.
+    is_aborted: AtomicBool,
 }
 
 /// Drives one run: the outermost, or one nested in a call.
@@ -71,14 +72,17 @@ struct Driver<C> {
     shared: Arc<SharedRunState<C>>,
     graph: Arc<AgentGraph<C>>,
     scope: RunScope<C>,
+    deadline: Arc<NestedDeadline>,
     /// Agent whose start this driver has announced.
     announced_agent: Option<AgentName>,
     tools: Option<Arc<ResolvedToolset<C>>>,
+    /// The deferred tools that the run has loaded.
+    loaded_tools: LoadedTools,
+    /// The relation between estimated tokens and those that the provider counted.
+    context_gauge: ContextGauge,
     /// Prepared calls of the last model response.
     prepared_calls: VecDeque<(CallId, PreparedCall<C>)>,
-    /// Guardrails that run concurrently with the model, if any.
-    concurrent_guardrails: Mutex<Option<Box<ConcurrentGuardrails>>>,
-    has_run_guardrails: bool,
+    input_guardrails: RunInputGuardrails,
     model_error: Option<Box<ModelError>>,
     /// True once this driver has carried out an action of the run.
     has_worked: bool,
@@ -95,11 +99,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
             shared,
             graph: Arc::new(graph),
             scope,
+            deadline: Arc::default(),
             announced_agent: None,
             tools: None,
+            loaded_tools: LoadedTools::default(),
+            context_gauge: ContextGauge::default(),
             prepared_calls: VecDeque::new(),
-            concurrent_guardrails: Mutex::default(),
-            has_run_guardrails: false,
+            input_guardrails: RunInputGuardrails::default(),
             model_error: None,
             has_worked: false,
             at_end: ExitCallbacks::default(),
@@ -129,31 +135,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Drives the run until it pauses or ends.
     async fn drive(&mut self) -> Result<RunExit, RunError> {
         loop {
-            let next = self.scope.with_run(|run| run.next());
-            if self.scope.stop.is_cancelled()
-                && !matches!(next, RunAction::Ended)
-                && !self.pauses_instead_of_cancelling(&next)
-            {
-                if self.shared.cancel.is_detaching() {
-                    self.scope.update_session().await?;
-                    return Ok(RunExit::Detached);
-                }
-                self.end_cancelled().boxed().await?;
-                continue;
-            }
-            if matches!(next, RunAction::RequestModel { .. } | RunAction::MaxTurnsReached { .. })
-                && self.is_detaching_after_turn()
-            {
-                self.scope.update_session().boxed().await?;
-                return Ok(RunExit::Detached);
-            }
-            let pauses_instead = self.pauses_instead_of_cancelling(&next);
-            let moved = match next {
-                RunAction::RequestModel { .. } | RunAction::MaxTurnsReached { .. }
-                    if self.is_stopping_after_turn() =>
-                {
-                    Err(DriveError::Cancelled)
-                }
+            let moved = match self.next_action() {
                 RunAction::RequestModel { .. } if self.has_given_response() => {
                     self.take_given_response().boxed().await
                 }
@@ -169,13 +151,20 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 RunAction::EvaluateResults { agent } => self.evaluate_results(&agent).boxed().await,
                 RunAction::Finish(candidate) => self.finish_run(candidate).boxed().await,
                 RunAction::Fail(failure) => Err(failure.into()),
+                RunAction::Cancel => {
+                    self.end_cancelled().boxed().await?;
+                    continue;
+                }
+                RunAction::Leave => {
+                    self.scope.update_session().boxed().await?;
+                    return Ok(RunExit::Detached);
+                }
                 RunAction::Pause(_) => {
                     self.scope.emitter.wait_until_handled().await;
                     // A watcher may cancel on what it was just shown.
-                    if self.scope.stop.is_cancelled() && !pauses_instead {
-                        continue;
-                    }
-                    if self.scope.apply_posted_decisions().boxed().await? {
+                    if !matches!(self.next_action(), RunAction::Pause(_))
+                        || self.scope.apply_posted_decisions().boxed().await?
+                    {
                         continue;
                     }
                     self.scope.update_session().boxed().await?;
@@ -204,47 +193,62 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Err(DriveError::RunFailed(failure)) => {
                     self.end_run(JournalEntry::RunFailed(RunFailed { failure: *failure })).boxed().await?;
                 }
-                // The next action decides whether the run is cancelled, pauses instead, or is handed over.
-                Err(DriveError::Cancelled) if self.scope.stop.is_cancelled() => {}
-                Err(DriveError::Cancelled) => self.end_cancelled().boxed().await?,
+                // The next action says whether the run is cancelled, pauses instead, or is handed over.
+                Err(DriveError::Cancelled) => {}
                 Err(DriveError::Aborted(error)) => return Err(*error),
             }
         }
     }
 
-    /// Returns true if a cancelled run pauses instead, because it keeps its approvals and nothing else is open.
-    fn pauses_instead_of_cancelling(&self, next: &RunAction) -> bool {
-        matches!(next, RunAction::Pause(_)) && self.shared.cancel.keeps_approvals()
+    fn next_action(&self) -> RunAction {
+        let request = match self.scope.stop.is_cancelled() {
+            true => Some(self.stop_request()),
+            // One that came before the first turn of this driver lets that turn settle.
+            false if self.scope.is_outermost() && self.has_worked => self.shared.cancel.request_after_turn(),
+            false => None,
+        };
+        self.scope.with_run(|run| run.next_action(request))
     }
 
-    /// Returns true if the outermost run is to stop now that a turn has settled. A request that came before the first
-    /// turn of this driver lets that turn settle.
-    fn is_stopping_after_turn(&self) -> bool {
-        self.scope.is_outermost() && self.has_worked && self.shared.cancel.is_due_after_turn()
+    /// Returns the request under which this run stops now. A later driver goes on if this one leaves the run or cannot
+    /// continue, and after a pause: the run keeps its approvals and has some, and its stopped calls stay open.
+    fn stop_request(&self) -> StopRequest {
+        let cancel = &self.shared.cancel;
+        let has_pending =
+            || self.shared.recorder.with_root(|run| !run.is_cancelling() && !run.pending_calls().is_empty());
+        if cancel.is_detaching() || self.shared.is_aborted.load(Ordering::Relaxed) {
+            StopRequest::Leave
+        } else if cancel.keeps_approvals() && has_pending() {
+            StopRequest::Pause
+        } else {
+            StopRequest::Cancel
+        }
     }
 
-    /// Returns true if the driver of the outermost run is to leave it now that a turn has settled.
-    fn is_detaching_after_turn(&self) -> bool {
-        self.scope.is_outermost() && self.has_worked && self.shared.cancel.is_detaching_after_turn()
+    /// Returns the failure with which the run ends while it stops its calls; `None` if it was cancelled, or if a call
+    /// recorded the failure.
+    fn stop_failure<'a>(&'a self, stop: CallStop<'a>) -> Option<&'a RunFailure> {
+        self.deadline.failure().or_else(|| stop.turn.failure())
     }
 
     /// Ends the run as cancelled. All started calls have settled by now.
     async fn end_cancelled(&mut self) -> Result<(), RunError> {
+        if let Some(failure) = self.deadline.failure().cloned() {
+            return self.end_run(JournalEntry::RunFailed(RunFailed { failure })).await;
+        }
         let draining = std::mem::take(&mut *lock_unpoisoned(&self.shared.draining_calls));
         self.end_run(JournalEntry::RunCancelled(RunCancelled { draining_calls: draining })).await
     }
 
     async fn end_run(&mut self, end: JournalEntry) -> Result<(), RunError> {
-        match self.end_calls_in_flight().await {
-            // An observer that cannot be notified does not keep the run from ending.
-            Ok(()) | Err(DriveError::RunFailed(_) | DriveError::Cancelled) => {}
-            Err(DriveError::Aborted(error)) => return Err(*error),
-        }
-        match self.scope.record_entry(end).await {
-            Ok(()) => self.scope.save_turn_to_session().await,
-            Err(DriveError::Aborted(error)) => Err(*error),
-            Err(DriveError::RunFailed(_) | DriveError::Cancelled) => Ok(()),
-        }
+        let failure = match &end {
+            JournalEntry::RunFailed(failed) => Some(failed.failure.clone()),
+            _ => None,
+        };
+        // An observer that cannot be notified does not keep the run from ending.
+        self.end_calls_in_flight(failure.as_ref()).await.or_else(DriveError::into_abort)?;
+        self.scope.record_entry(end).await.or_else(DriveError::into_abort)?;
+        self.scope.save_turn_to_session().await
     }
 
     /// Returns the result of a run that this driver leaves.
@@ -257,11 +261,23 @@ impl<C: Send + Sync + 'static> Driver<C> {
             withheld: self.shared.withheld.in_memory(),
             session: recorder.session().map(|session| session.session().clone()),
             mac_keys: self.shared.config.store.as_ref().and_then(|store| store.mac_keys().cloned()),
+            approvers: self.shared.config.store.as_ref().and_then(|store| store.approvers().cloned()),
         };
         RunResult::after_exit(exit, record, kept, self.model_error.map(|error| *error))
     }
 
     fn find_agent(&self, name: &AgentName) -> Result<Agent<C>, ConfigError> {
         self.graph.find_agent(name).cloned()
+    }
+
+    /// Returns the agent that has control.
+    fn current_agent(&self) -> Result<Agent<C>, ConfigError> {
+        self.scope.with_run(|run| self.find_agent(run.agent()))
+    }
+
+    /// Resolves the tools of an agent for a turn.
+    async fn resolve_tools(&self, agent: &Agent<C>) -> Result<Arc<ResolvedToolset<C>>, DriveError> {
+        let ctx = self.scope.run_context(agent.name());
+        Ok(self.scope.unless_stopped(agent.resolve_toolset(&ctx, &self.graph)).await??)
     }
 }

@@ -45,6 +45,7 @@ pub(crate) fn run_agent<C: Send + Sync + 'static>(
                 let SharedRunState { withheld: outputs, journal, .. } = &*driver.shared;
                 outputs.take_along(journal, withheld).boxed().await.map_err(RunError::Store)?;
             }
+            driver.shared.recorder.release_session().boxed().await;
             let status = driver.shared.recorder.with_root(|run| stop.run_status(run));
             driver.shared.journal.release_run(status).await?;
             Ok(stop)
@@ -53,6 +54,7 @@ pub(crate) fn run_agent<C: Send + Sync + 'static>(
         match driven {
             Ok(stop) => driver.into_result(stop),
             Err(error) => {
+                driver.shared.recorder.release_session().boxed().await;
                 driver.shared.journal.release_after_failure().boxed().await;
                 Err(error)
             }
@@ -115,6 +117,7 @@ async fn start_driver<C: Send + Sync + 'static>(
         body_permits,
         decisions: DecisionSignal::default(),
         has_held_calls: AtomicBool::new(has_held_calls),
+        is_aborted: AtomicBool::new(false),
     };
     let parent_calls = [].into();
     let scope =

@@ -13,28 +13,20 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::Sleep;
 use windlass_core::{
+    failure::RunFailure,
     id::CallId,
-    journal::CallStatus,
-    run::{ApplyError, CallOutcome, CallResult, RunAction, ToolNeed, TurnSchedule},
+    run::{CallFeatures, CallOutcome, CallResult, RunAction, StopMode, ToolNeed, TurnSchedule},
 };
 
 use super::Driver;
-use super::call::ResolvedCall;
 use crate::agent::{Agent, ResolvedToolset, check_nested_run};
-use crate::error::ConfigError;
-use crate::redaction;
-use crate::run::DriveError;
+use crate::run::{DriveError, ResolvedCall};
 use crate::tasks::{TurnStop, yield_to_others};
-use crate::tool::{
-    PreparedCall, RawArguments, ToolBody, TurnContext, read_arguments, read_saved_arguments, truncate_detail,
-};
+use crate::tool::{PreparedCall, ToolBody, TurnContext};
 
 /// Number of call starts or completions after which the driver yields to the runtime. Quick bodies then end
 /// while few siblings are open, and a turn of many calls does not monopolise a thread.
 const CALLS_PER_YIELD: usize = 64;
-
-/// Output for the model if the secret arguments of a call were lost with the process.
-const SECRETS_LOST: &str = "The secret arguments of this call were not kept. Ask for them again.";
 
 /// First interval at which a driver with running calls looks for decisions about held ones. It doubles up to
 /// [`MAX_DECISION_POLL`] while there are none.
@@ -51,8 +43,8 @@ pub(super) struct TurnExecution<C> {
     pub(super) stop: TurnStop,
     /// Data that the tool contexts of the calls share.
     pub(super) context: Arc<TurnContext<C>>,
-    /// True if hooks are notified of the calls.
-    pub(super) has_hooks: bool,
+    /// Checks that the run has for every call.
+    pub(super) features: CallFeatures,
     /// True if the run ends and the calls in flight are only closed.
     pub(super) is_closing: bool,
     /// True while calls are being started, each up to its body.
@@ -92,21 +84,21 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     async fn new_turn_execution(&mut self, is_closing: bool) -> Result<TurnExecution<C>, DriveError> {
-        let name = self.scope.with_run(|run| run.agent().clone());
-        let agent = self.find_agent(&name)?;
+        let agent = self.current_agent()?;
         let tools = match self.tools.take() {
             Some(tools) => tools,
-            None => {
-                self.scope
-                    .unless_stopped(agent.resolve_toolset(&self.scope.run_context(&name), &self.graph))
-                    .boxed()
-                    .await??
-            }
+            None => self.resolve_tools(&agent).boxed().await?,
         };
         let stop = TurnStop::new(&self.scope.stop);
         let context = Arc::new(self.turn_context(&agent, &stop));
+        let features = CallFeatures {
+            checks_before_approval: self.shared.config.pre_approval_guardrails,
+            has_permits: self.shared.body_permits.is_some(),
+            is_observed: self.scope.has_hooks(&agent),
+            ..CallFeatures::default()
+        };
         Ok(TurnExecution {
-            has_hooks: self.scope.has_hooks(&agent),
+            features,
             agent,
             tools,
             stop,
@@ -152,14 +144,25 @@ impl<C: Send + Sync + 'static> Driver<C> {
         fresh: Option<PreparedCall<C>>,
         turn: &TurnExecution<C>,
     ) -> Result<ResolvedCall<C>, DriveError> {
-        let unchecked = |found: Option<_>| found.map_or(ResolvedCall::WithoutTool, ResolvedCall::WithTool);
         match (self.scope.with_run(|run| run.tool_need(call)), fresh) {
             (ToolNeed::None, _) => Ok(ResolvedCall::WithoutTool),
             (ToolNeed::Required { has_edited_arguments: false } | ToolNeed::IfPresent, Some(fresh)) => {
                 Ok(ResolvedCall::WithTool(fresh))
             }
-            (ToolNeed::IfPresent, None) => Ok(unchecked(self.restore_unchecked_call(call, &turn.tools))),
-            (ToolNeed::Required { .. }, _) => self.restore_call(call, &turn.agent, &turn.tools),
+            (ToolNeed::IfPresent, None) => Ok(self.scope.restore_unchecked_call(call, &turn.tools).into()),
+            (ToolNeed::Required { .. }, _) => {
+                let config = &self.shared.config;
+                let restored =
+                    self.scope.restore_call(call, &turn.agent, &turn.tools, &config.on_unknown_tool)?;
+                let inside = self.scope.with_run(|run| run.nested_run(call).cloned());
+                if let (ResolvedCall::WithTool(prepared), Some(child)) = (&restored, inside)
+                    && let ToolBody::Agent(nested) = &prepared.tool.body
+                {
+                    let agent = self.graph.target_agent(&nested.target)?;
+                    check_nested_run(&child, agent, &config.known_agents, &self.scope.call_path(call))?;
+                }
+                Ok(restored)
+            }
         }
     }
 
@@ -246,8 +249,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     TurnWake::LookForDecisions => {
                         poll = None;
                         if looks && let Err(error) = self.look_for_decisions().boxed().await {
+                            self.stop_after_error(&error, turn);
                             aborted.get_or_insert(error);
-                            turn.stop.stop_all();
                         }
                         self.scope.with_run(|run| schedule.refresh(run));
                         break;
@@ -280,12 +283,24 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let outcome = match ended {
             Ok(outcome) => outcome,
             Err(error) => {
+                self.stop_after_error(&error, turn);
                 aborted.get_or_insert(error);
-                turn.stop.stop_all();
                 CallOutcome::LeftOpen
             }
         };
         self.scope.with_run(|run| schedule.end_call(place, outcome, run));
+    }
+
+    /// Stops the calls of a turn after an error of the driver.
+    fn stop_after_error(&self, error: &DriveError, turn: &TurnExecution<C>) {
+        match error {
+            DriveError::RunFailed(failure) => turn.stop.stop_with_failure(failure),
+            DriveError::Cancelled => turn.stop.stop_all(),
+            DriveError::Aborted(_) => {
+                self.shared.is_aborted.store(true, Ordering::Relaxed);
+                turn.stop.stop_all();
+            }
+        }
     }
 
     /// Applies the decisions that were posted while calls run, and wakes the drivers of nested agents.
@@ -302,7 +317,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// the run ends.
     async fn close_unstarted_calls(&self, turn: &TurnExecution<C>) -> Result<(), DriveError> {
         turn.stop.stop_all();
-        if self.shared.cancel.is_detaching() {
+        if self.stop_mode() == StopMode::HandOver {
             return Ok(());
         }
         let calls = self.scope.with_run(|run| run.turn_calls());
@@ -318,108 +333,25 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Settles the calls in flight of a run that ends: waiting nested agents, withheld outputs, and calls that an earlier
     /// driver started. Every announced start gets its announced end.
-    pub(super) async fn end_calls_in_flight(&mut self) -> Result<(), DriveError> {
+    pub(super) async fn end_calls_in_flight(
+        &mut self,
+        failure: Option<&RunFailure>,
+    ) -> Result<(), DriveError> {
         let begun = self.scope.with_run(|run| run.calls_in_flight());
         if begun.is_empty() {
             return Ok(());
         }
         let turn = self.new_turn_execution(true).await?;
-        turn.stop.stop_all();
+        match failure {
+            Some(failure) => turn.stop.stop_with_failure(failure),
+            None => turn.stop.stop_all(),
+        }
         for call in begun {
-            let found = match self.restore_unchecked_call(&call, &turn.tools) {
-                Some(prepared) => ResolvedCall::WithTool(prepared),
-                None => ResolvedCall::WithoutTool,
-            };
+            let found = self.scope.restore_unchecked_call(&call, &turn.tools).into();
             self.execute_call(0, call, found, &turn).await.1?;
         }
         self.tools = Some(turn.tools);
         Ok(())
-    }
-
-    /// Restores the tool and the arguments of a call that an earlier driver planned.
-    fn restore_call(
-        &self,
-        call: &CallId,
-        agent: &Agent<C>,
-        tools: &ResolvedToolset<C>,
-    ) -> Result<ResolvedCall<C>, DriveError> {
-        let (key, raw, edited) = self.scope.with_run(|run| {
-            let raw = run.call_arguments(call).map(str::to_owned);
-            (run.tool_of_call(call).cloned(), raw, run.edited_arguments(call))
-        });
-        let edited = edited.as_deref();
-        let path = || self.scope.call_path(call);
-        let (Some(key), Some(raw)) = (key, raw) else {
-            return Err(self.scope.invalid_entry_error(&ApplyError::UnknownCall(call.clone())));
-        };
-        let gone =
-            || ConfigError::ToolRemoved { tool: key.to_string(), agent: agent.name().clone(), call: path() };
-        let Some(tool) = tools.find_tool(&key) else {
-            if agent.tool_list().any(|tool| tool.matches_key(&key)) {
-                let policy = &self.shared.config.on_unknown_tool;
-                let result = policy.call_result(key.name(), agent.name(), tools.callable_names());
-                return match result.run_failure {
-                    Some(failure) => Err(DriveError::RunFailed(failure)),
-                    None => Ok(ResolvedCall::Unavailable(result)),
-                };
-            }
-            return Err(gone().into());
-        };
-        if edited.is_none()
-            && !tool.secret_arguments.is_empty()
-            && redaction::is_redacted(&raw, &tool.secret_arguments)
-        {
-            let result = CallResult::new(CallStatus::Failed, SECRETS_LOST);
-            return Ok(ResolvedCall::Unavailable(result));
-        }
-        // A person who edits a call sees a placeholder for each secret, and leaves it where it is.
-        let restored = match edited {
-            Some(edited) if redaction::is_redacted(edited, &tool.secret_arguments) => {
-                match redaction::restore_secrets(edited, &raw, &tool.secret_arguments) {
-                    Some(restored) => Some(restored),
-                    None => {
-                        let result = CallResult::new(CallStatus::Failed, SECRETS_LOST);
-                        return Ok(ResolvedCall::Unavailable(result));
-                    }
-                }
-            }
-            _ => None,
-        };
-        let edited = restored.as_deref().or(edited);
-        if let (Some(edited), [_, ..]) = (edited, tool.secret_arguments.as_slice()) {
-            self.shared.recorder.secrets.mask_values(edited, &tool.secret_arguments);
-        }
-        let ready = match (
-            self.scope.with_run(|run| read_saved_arguments(run, call, edited, &tool, path())),
-            edited,
-        ) {
-            // Nobody but the tool could have told the person, and they cannot decide again.
-            (Err(ConfigError::ArgumentsNoLongerValid { problems, .. }), Some(edited)) => {
-                let shown = redaction::redact_arguments(edited, &tool.secret_arguments);
-                let shown = truncate_detail(shown.as_deref().unwrap_or(edited));
-                let text = format!(
-                    "A person changed the arguments of this call to {shown}, which cannot be used: {problems}"
-                );
-                let result = CallResult::new(CallStatus::InvalidArguments, text);
-                return Ok(ResolvedCall::Unavailable(result));
-            }
-            (ready, _) => ready?,
-        };
-        let inside = self.scope.with_run(|run| run.nested_run(call).cloned());
-        if let (Some(child), ToolBody::Agent(nested)) = (inside, &tool.body) {
-            let agent = self.resolve_nested_agent(nested)?;
-            check_nested_run(&child, &agent, &self.shared.config.known_agents, &path())?;
-        }
-        Ok(ResolvedCall::WithTool(ready))
-    }
-
-    /// Restores a call as [`Driver::restore_call`] does, without validating its arguments.
-    fn restore_unchecked_call(&self, call: &CallId, tools: &ResolvedToolset<C>) -> Option<PreparedCall<C>> {
-        self.scope.with_run(|run| {
-            let raw = run.call_arguments(call)?;
-            let tool = tools.find_tool(run.tool_of_call(call)?)?;
-            Some(read_arguments(&tool, run.agent(), raw, RawArguments::Text(raw.into())).1)
-        })
     }
 }
 

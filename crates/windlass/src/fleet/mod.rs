@@ -6,23 +6,29 @@
 //! - [`RunQueue`]: runs are submitted once, taken fairly, left in one transaction, and ordered to stop from any process.
 //! - [`Worker`]: takes runs, drives each for one segment, and leaves them at any boundary.
 //! - [`AgentRegistry`]: the agents of a worker, by name and build.
+//! - [`RunSchedule`]: submits runs at the times of a calendar.
+//! - [`check_run`]: says before a deploy if a registry could finish a run.
 
-mod agent_build;
+mod cron;
+mod deploy_check;
 mod fair_share;
 mod provider_watch;
 mod queue;
 mod registry;
+mod schedule;
 mod segment;
 mod segment_store;
 mod worker;
 mod worker_pulse;
 
-pub use agent_build::AgentBuild;
+pub use cron::{CronError, CronTimes};
+pub use deploy_check::{RunVerdict, check_run};
 pub use fair_share::{FairShares, LaneCandidate, ReadyLane, ShareKey, choose_fairly};
 pub use queue::{
     AgentOffer, DEFAULT_MAX_ATTEMPTS, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState,
     RunDeparture, RunQueue, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest, worker_of_owner,
 };
 pub use registry::{AgentRegistry, DeployedAgent};
+pub use schedule::{MissedTimes, RunSchedule, StoredSchedule, fire_schedules};
 pub use segment::{SegmentEnd, SegmentLimit};
 pub use worker::{RetryBackoff, Worker, WorkerReport, WorkerStop};

@@ -10,6 +10,7 @@ use windlass_core::{
     item::Item,
 };
 
+use super::schedule::{RunSchedule, StoredSchedule};
 use crate::run::IntoInput;
 use crate::store::{Lease, LeaseClaim, RunStatus, Store, StoreFuture, StoredLease};
 
@@ -142,6 +143,25 @@ pub trait RunQueue: Store {
         after: Option<&'a RunId>,
         limit: u32,
     ) -> StoreFuture<'a, Vec<QueuedRun>>;
+
+    /// Saves a schedule, in place of an earlier one of its name. Its times after `now` count. Saving the same again has no
+    /// effect.
+    fn save_schedule<'a>(&'a self, schedule: &'a RunSchedule, now: Timestamp) -> StoreFuture<'a, ()>;
+
+    /// Removes a schedule, and returns true if there was one. Runs that it has submitted stay.
+    fn remove_schedule<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool>;
+
+    /// Lists the schedules by name.
+    fn list_schedules(&self) -> StoreFuture<'_, Vec<StoredSchedule>>;
+
+    /// Notes that the times of a schedule were dealt with, unless another worker has noted it since
+    /// [`StoredSchedule::covered_until`] was `from`.
+    fn advance_schedule<'a>(
+        &'a self,
+        name: &'a str,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> StoreFuture<'a, ()>;
 
     /// Waits for a hint that there may be work. Hints may be missing or needless: polling is the truth. The default never
     /// resolves.

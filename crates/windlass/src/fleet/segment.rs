@@ -3,20 +3,23 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::Notify;
 use windlass_core::{
     id::{RunId, Timestamp},
     journal::{JournalEntry, JournalFormatError},
 };
 
+use super::deploy_check::load_start;
 use super::provider_watch::ProviderWatch;
 use super::queue::{NextStep, PostedOrder, QueueOrder, RunQueue, TakenRun};
 use super::registry::DeployedAgent;
 use super::segment_store::{LeaseRecord, SegmentStore};
 use super::worker::RetryBackoff;
 use crate::error::{RunError, StoreError, StoreErrorKind};
+use crate::event::RunEvent;
 use crate::lock_unpoisoned;
-use crate::run::{CancelHandle, ModelRetryPolicy, RunBuilder, RunResult};
+use crate::run::{CancelHandle, ModelRetryPolicy, OnStreamDrop, RunBuilder, RunResult};
 use crate::session::Session;
 use crate::store::{LeaseObserver, OpenRunError, Store, load_paused};
 
@@ -97,6 +100,36 @@ pub(super) struct SegmentSettings {
     pub(super) backoff: RetryBackoff,
     pub(super) provider_attempts: u32,
     pub(super) observer: LeaseObserver,
+    pub(super) event_watcher: Option<EventWatcher>,
+}
+
+/// A function that receives the events of a worker's runs.
+#[derive(Clone)]
+pub(super) struct EventWatcher(Arc<dyn Fn(&RunId, &RunEvent) + Send + Sync>);
+
+impl EventWatcher {
+    pub(super) fn new(watcher: impl Fn(&RunId, &RunEvent) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(watcher))
+    }
+
+    /// Drives a run and passes its events on.
+    async fn drive<C: Send + Sync + 'static>(
+        self,
+        run: RunId,
+        builder: RunBuilder<C>,
+    ) -> Result<RunResult, RunError> {
+        let mut stream = builder.on_stream_drop(OnStreamDrop::ContinueRun).stream();
+        while let Some(event) = stream.next().await {
+            (self.0)(&run, &event);
+        }
+        stream.result().await
+    }
+}
+
+impl std::fmt::Debug for EventWatcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("EventWatcher")
+    }
 }
 
 /// The result of a segment.
@@ -158,20 +191,30 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
                 .run_id(self.run_id().clone())
                 .store(store.clone());
             if let Some(session) = &submission.session {
-                let session = Session::of_stored_run(session.clone(), &store).ok_or_else(|| {
+                let session = Session::in_run_store(session.clone(), &store).ok_or_else(|| {
                     RunError::Session(StoreError::new("the store of the queue keeps no sessions"))
                 })?;
                 builder = builder.session(&session);
             }
             builder
         } else {
+            if self.deployed.releases.is_some() {
+                let started = load_start(&*self.queue, self.run_id()).await?;
+                let begun_by = started.and_then(|started| started.build);
+                self.deployed.check_release(self.run_id(), begun_by.as_ref())?;
+            }
             match self.add_ordered_input(orders_done).await? {
                 Some(paused) => agent.resume_with_context(paused, context).store(store),
                 None => agent.recover_with_context(self.run_id().clone(), store, context),
             }
         };
         let SegmentSettings { lease_duration, drain_timeout, observer, .. } = &self.settings;
-        let builder = (self.deployed.configure)(builder.drain_timeout(*drain_timeout));
+        let DeployedAgent { build, known_agents, configure, .. } = &self.deployed;
+        let mut builder = builder.drain_timeout(*drain_timeout).known_agents(known_agents.iter().cloned());
+        if let Some(release) = &build.release {
+            builder = builder.release(release.clone());
+        }
+        let builder = configure(builder, submission);
         // The driver tries as long as the worker lets it: a provider that is away does not end the run.
         let retry = ModelRetryPolicy { max_attempts: u32::MAX, ..ModelRetryPolicy::default() };
         Ok(builder.lease_duration(*lease_duration).lease_observer(observer).model_retry(retry))
@@ -238,6 +281,10 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
             }
         };
         let away = watch.wait_until_away();
+        let builder = match &self.settings.event_watcher {
+            Some(watcher) => watcher.clone().drive(self.run_id().clone(), builder).boxed(),
+            None => builder.boxed(),
+        };
         tokio::pin!(builder, deadline, away);
         let (mut is_due, mut is_away) = (false, false);
         loop {
@@ -293,7 +340,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
             (NextStep::Retry { at: later(delay), reason }, SegmentEnd::Failed)
         };
         let decline = |reason: String| {
-            let build = self.deployed.build.as_str().to_owned();
+            let build = self.deployed.build.to_string();
             (NextStep::Decline { build, reason }, SegmentEnd::Declined)
         };
         match driven {

@@ -10,11 +10,15 @@ use windlass_core::id::{RunId, Timestamp};
 
 use super::queue::{RunDeparture, RunQueue, TakenRun, TakenWork, WorkRequest, run_owner};
 use super::registry::AgentRegistry;
-use super::segment::{RunSegment, SegmentControl, SegmentEnd, SegmentLimit, SegmentResult, SegmentSettings};
+use super::schedule::fire_schedules;
+use super::segment::{
+    EventWatcher, RunSegment, SegmentControl, SegmentEnd, SegmentLimit, SegmentResult, SegmentSettings,
+};
 use super::segment_store::SegmentStore;
 use super::worker_pulse::WorkerPulse;
 use crate::clock::RunClock;
 use crate::error::{StoreError, StoreErrorKind};
+use crate::event::RunEvent;
 use crate::store::{DEFAULT_LEASE_DURATION, LeaseObserver, LeaseStanding, LeaseWatch};
 
 /// Default number of runs that a worker drives at a time.
@@ -25,6 +29,8 @@ const DEFAULT_POLL_INTERVAL: Duration = Duration::from_millis(200);
 const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Default number of failures of a model in a row after which its run waits in the queue.
 const DEFAULT_PROVIDER_ATTEMPTS: u32 = 3;
+/// Time between two looks at the schedules.
+const SCHEDULE_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of attempts to end a segment while the store fails.
 const MAX_LEAVE_ATTEMPTS: u32 = 5;
 
@@ -128,7 +134,11 @@ pub struct Worker<C = ()> {
     poll_interval: Duration,
     settings: SegmentSettings,
     stop: WorkerStop,
+    watcher: Option<SegmentWatcher>,
 }
+
+/// A function that is told about the ends of segments.
+type SegmentWatcher = Box<dyn Fn(&RunId, SegmentEnd) + Send + Sync>;
 
 /// The end of a worker's work under one name.
 #[derive(PartialEq, Eq)]
@@ -155,6 +165,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
             backoff: RetryBackoff::default(),
             provider_attempts: DEFAULT_PROVIDER_ATTEMPTS,
             observer: LeaseObserver::new(),
+            event_watcher: None,
         };
         Self {
             queue,
@@ -163,6 +174,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
             poll_interval: DEFAULT_POLL_INTERVAL,
             settings,
             stop: WorkerStop::default(),
+            watcher: None,
         }
     }
 
@@ -216,6 +228,21 @@ impl<C: Send + Sync + 'static> Worker<C> {
         self
     }
 
+    /// Sets a function that receives the events of all runs of this worker as they happen, with deltas and progress. It must
+    /// not block: the run waits for it. Events of other workers do not reach it; the journal has them.
+    #[must_use]
+    pub fn event_watcher(mut self, watcher: impl Fn(&RunId, &RunEvent) + Send + Sync + 'static) -> Self {
+        self.settings.event_watcher = Some(EventWatcher::new(watcher));
+        self
+    }
+
+    /// Sets a function that is called after each segment, in the task of the worker. It must not block.
+    #[must_use]
+    pub fn on_segment_end(mut self, watcher: impl Fn(&RunId, SegmentEnd) + Send + Sync + 'static) -> Self {
+        self.watcher = Some(Box::new(watcher));
+        self
+    }
+
     /// Returns a handle that stops the worker.
     pub fn stop_handle(&self) -> WorkerStop {
         self.stop.clone()
@@ -254,12 +281,18 @@ impl<C: Send + Sync + 'static> Worker<C> {
     /// Works under one name.
     async fn work_as(&self, pulse: Arc<WorkerPulse>, idle: IdlePolicy, report: &mut WorkerReport) -> WorkEnd {
         let mut others = OtherWorkers::default();
+        let mut calendar = RegularCheck::default();
         let mut tasks: JoinSet<(RunId, SegmentEnd)> = JoinSet::new();
         let mut controls: BTreeMap<RunId, Arc<SegmentControl>> = BTreeMap::new();
         let mut next_number = 0;
         while !self.stop.token.is_cancelled() && !pulse.is_lost() {
-            if others.is_due(self.settings.lease_duration) {
+            if others.check.is_due(self.settings.lease_duration / 8) {
                 others.retire_abandoned(&*self.queue, pulse.name()).await;
+            }
+            if calendar.is_due(SCHEDULE_INTERVAL)
+                && let Err(error) = fire_schedules(&*self.queue, wall_clock_now()).await
+            {
+                tracing::warn!(worker = %pulse.name(), %error, "the schedules could not be fired");
             }
             let free = self.concurrency.saturating_sub(controls.len());
             let held = controls.keys().cloned().collect();
@@ -293,9 +326,9 @@ impl<C: Send + Sync + 'static> Worker<C> {
                 () = self.stop.token.cancelled() => {}
                 () = pulse.wait_until_lost() => {}
                 Some(ended) = tasks.join_next() => {
-                    note_end(ended, &mut controls, report);
+                    self.note_end(ended, &mut controls, report);
                     while let Some(ended) = tasks.try_join_next() {
-                        note_end(ended, &mut controls, report);
+                        self.note_end(ended, &mut controls, report);
                     }
                 }
                 () = self.queue.wait_for_work(), if free > 0 => {}
@@ -307,7 +340,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
             control.stop();
         }
         while let Some(ended) = tasks.join_next().await {
-            note_end(ended, &mut controls, report);
+            self.note_end(ended, &mut controls, report);
         }
         if let Err(error) = self.queue.retire_worker(pulse.name(), None).await {
             tracing::warn!(worker = %pulse.name(), %error, "the worker could not be retired");
@@ -330,6 +363,24 @@ impl<C: Send + Sync + 'static> Worker<C> {
             limit: u32::try_from(limit).unwrap_or(u32::MAX),
         };
         self.queue.take_work(&request).await
+    }
+
+    fn note_end(
+        &self,
+        ended: Result<(RunId, SegmentEnd), tokio::task::JoinError>,
+        controls: &mut BTreeMap<RunId, Arc<SegmentControl>>,
+        report: &mut WorkerReport,
+    ) {
+        match ended {
+            Ok((run, end)) => {
+                controls.remove(&run);
+                report.count(end);
+                if let Some(watcher) = &self.watcher {
+                    watcher(&run, end);
+                }
+            }
+            Err(error) => tracing::error!(%error, "a segment panicked"),
+        }
     }
 
     fn spawn_segment(
@@ -393,38 +444,32 @@ async fn leave_run(queue: &dyn RunQueue, departure: &RunDeparture) -> Result<(),
     }
 }
 
-fn note_end(
-    ended: Result<(RunId, SegmentEnd), tokio::task::JoinError>,
-    controls: &mut BTreeMap<RunId, Arc<SegmentControl>>,
-    report: &mut WorkerReport,
-) {
-    match ended {
-        Ok((run, end)) => {
-            controls.remove(&run);
-            report.count(end);
+/// Something that a worker looks at from time to time.
+#[derive(Default)]
+struct RegularCheck {
+    looked_at: Option<tokio::time::Instant>,
+}
+
+impl RegularCheck {
+    /// Returns true if it is time to look again.
+    fn is_due(&mut self, interval: Duration) -> bool {
+        let now = tokio::time::Instant::now();
+        let is_due = self.looked_at.is_none_or(|last| now.duration_since(last) >= interval);
+        if is_due {
+            self.looked_at = Some(now);
         }
-        Err(error) => tracing::error!(%error, "a segment panicked"),
+        is_due
     }
 }
 
 /// The other workers, as this one has observed them.
 #[derive(Default)]
 struct OtherWorkers {
-    looked_at: Option<tokio::time::Instant>,
+    check: RegularCheck,
     watches: BTreeMap<String, LeaseWatch>,
 }
 
 impl OtherWorkers {
-    /// Returns true if it is time to look at the other workers again.
-    fn is_due(&mut self, lease_duration: Duration) -> bool {
-        let now = tokio::time::Instant::now();
-        let is_due = self.looked_at.is_none_or(|last| now.duration_since(last) >= lease_duration / 8);
-        if is_due {
-            self.looked_at = Some(now);
-        }
-        is_due
-    }
-
     /// Retires the workers whose leases are abandoned, so that their runs are ready again.
     async fn retire_abandoned(&mut self, queue: &dyn RunQueue, own: &str) {
         let workers = match queue.list_workers().await {

@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass_core::item::{Item, OutputContent};
 
-pub(crate) use self::concurrent::{ConcurrentGuardrails, check_final_output};
+pub(crate) use self::concurrent::{ConcurrentGuardrails, RunInputGuardrails, check_final_output};
 pub(crate) use self::tool_checks::{GuardrailChecks, check_call_input, check_call_output};
 use crate::tool::{RunContext, ToolContext};
 

@@ -530,11 +530,13 @@ async fn load_announced_mark(store: &dyn Store, run: &RunId) -> Option<u64> {
 }
 
 /// Returns the durability of an entry. Model responses (which were paid for), decisions, call starts,
-/// settlements and ends must be durable before the run continues; entries that can be recomputed are deferred.
+/// settlements and ends must be durable before the run continues, and so must a failed model request: the run may wait
+/// long for the next attempt, and everybody can see why. Entries that can be recomputed are deferred.
 fn required_durability(entry: &JournalEntry) -> Durability {
     match entry {
         JournalEntry::RunStarted(_)
         | JournalEntry::ModelResponded(_)
+        | JournalEntry::ModelRequestFailed(_)
         | JournalEntry::CallHeld(_)
         | JournalEntry::DecisionRecorded(_)
         | JournalEntry::DecisionRevoked(_)
@@ -543,12 +545,12 @@ fn required_durability(entry: &JournalEntry) -> Durability {
         | JournalEntry::CallSettled(_)
         | JournalEntry::HandoffRecorded(_)
         | JournalEntry::OutputRejected(_)
+        | JournalEntry::HistoryCompacted(_)
         | JournalEntry::InputAdded(_)
         | JournalEntry::RunFinished(_)
         | JournalEntry::RunFailed(_)
         | JournalEntry::RunCancelled(_) => Durability::Sync,
         JournalEntry::ResponseRejected(_)
-        | JournalEntry::ModelRequestFailed(_)
         | JournalEntry::ModelInputFiltered(_)
         | JournalEntry::CallEndedLate(_)
         | JournalEntry::TurnContinued => Durability::Deferred,

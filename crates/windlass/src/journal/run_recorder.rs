@@ -142,8 +142,15 @@ impl RunRecorder {
         let Some(session) = &self.session else { return Ok(()) };
         let missing = self.with_root(|run| session.take_missing_items(run, &self.secrets));
         match missing {
-            Some(write) => session.session().append_run_items(write).await.map_err(RunError::Session),
+            Some(write) => session.append_items(write).await.map_err(RunError::Session),
             None => Ok(()),
+        }
+    }
+
+    /// Releases the session of a run that its driver leaves.
+    pub(crate) async fn release_session(&self) {
+        if let Some(session) = &self.session {
+            session.release_hold().await;
         }
     }
 

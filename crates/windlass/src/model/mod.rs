@@ -50,6 +50,12 @@ pub trait Model: Send + Sync + 'static {
             ToolKind::ProviderDefined(_) => Err("its provider does not define such a tool".to_owned()),
         }
     }
+
+    /// Returns the size of the model's context window in tokens, if it is known. The history of a run is compacted before
+    /// a request exceeds it: see [`ContextPolicy`](crate::context::ContextPolicy).
+    fn context_window(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A request to a model.
@@ -211,6 +217,11 @@ impl SharedModel {
     pub fn check_tool_support(&self, tool: &ToolDefinition) -> Result<(), String> {
         self.0.check_support(tool)
     }
+
+    /// Returns the size of the model's context window in tokens, if it is known: see [`Model::context_window`].
+    pub fn context_window(&self) -> Option<u64> {
+        self.0.window()
+    }
 }
 
 impl fmt::Debug for SharedModel {
@@ -237,6 +248,10 @@ impl<M: Model> Model for Arc<M> {
     fn check_tool_support(&self, tool: &ToolDefinition) -> Result<(), String> {
         (**self).check_tool_support(tool)
     }
+
+    fn context_window(&self) -> Option<u64> {
+        (**self).context_window()
+    }
 }
 
 trait ErasedModel: Send + Sync {
@@ -247,6 +262,8 @@ trait ErasedModel: Send + Sync {
     ) -> BoxFuture<'a, Result<ModelResponse, ModelError>>;
 
     fn check_support(&self, tool: &ToolDefinition) -> Result<(), String>;
+
+    fn window(&self) -> Option<u64>;
 }
 
 impl<M: Model> ErasedModel for M {
@@ -260,5 +277,9 @@ impl<M: Model> ErasedModel for M {
 
     fn check_support(&self, tool: &ToolDefinition) -> Result<(), String> {
         Model::check_tool_support(self, tool)
+    }
+
+    fn window(&self) -> Option<u64> {
+        Model::context_window(self)
     }
 }

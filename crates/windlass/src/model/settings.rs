@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Settings of a model request. Absent values are left to the provider, and a protocol that has no field for a
-/// setting does not send it.
+/// Settings of a model request. Absent values are left to the provider. A provider that has no field for a setting
+/// refuses the request before it is sent ([`ModelErrorKind::InvalidRequest`](super::ModelErrorKind::InvalidRequest)).
 ///
 /// | setting | Responses | Chat Completions | Messages |
 /// | --- | --- | --- | --- |
@@ -25,6 +25,16 @@ use serde_json::{Map, Value};
 /// | `store` | `store` | `store` | |
 /// | `truncation`, `include`, `max_tool_calls` | the same names | | |
 /// | `previous_response_id`, `conversation` | the same names | | |
+///
+/// | setting | Gemini (`generationConfig`) | Bedrock Converse |
+/// | --- | --- | --- |
+/// | `temperature`, `top_p`, `max_tokens`, `stop` | `temperature`, `topP`, `maxOutputTokens`, `stopSequences` | `inferenceConfig` |
+/// | `seed`, `frequency_penalty`, `presence_penalty` | `seed`, `frequencyPenalty`, `presencePenalty` | |
+/// | `reasoning_effort`, `thinking_budget` | `thinkingConfig.thinkingLevel`, `.thinkingBudget` | |
+/// | `reasoning_summary` | `thinkingConfig.includeThoughts` | |
+/// | `top_logprobs` | `responseLogprobs`, `logprobs` | |
+/// | `metadata` | Vertex: `labels` | `requestMetadata` |
+/// | `service_tier` | | `serviceTier.type` |
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelSettings {
@@ -180,20 +190,10 @@ impl From<ToolChoice> for String {
     }
 }
 
-impl ModelSettings {
-    /// Returns these settings, overridden by the values that are present in `over`. Objects in `extra` are merged
-    /// field by field.
-    #[must_use]
-    pub fn with_overrides(&self, over: &Self) -> Self {
-        let mut merged = self.clone();
-        macro_rules! override_present {
-            ($($field:ident),* $(,)?) => {
-                $(if over.$field.is_some() {
-                    merged.$field = over.$field.clone();
-                })*
-            };
-        }
-        override_present!(
+/// Calls a macro with the fields that are absent if they are `None`.
+macro_rules! for_optional_settings {
+    ($callback:ident) => {
+        $callback!(
             tool_choice,
             parallel_tool_calls,
             max_tool_calls,
@@ -218,7 +218,45 @@ impl ModelSettings {
             store,
             previous_response_id,
             conversation,
-        );
+        )
+    };
+}
+
+impl ModelSettings {
+    /// Returns the names of the settings that are present, without `extra` and `replaced_fields`, which name fields of
+    /// the provider.
+    pub fn setting_names(&self) -> Vec<&'static str> {
+        let mut names = Vec::new();
+        macro_rules! push_present {
+            ($($field:ident),* $(,)?) => {
+                $(if self.$field.is_some() {
+                    names.push(stringify!($field));
+                })*
+            };
+        }
+        for_optional_settings!(push_present);
+        if !self.metadata.is_empty() {
+            names.push("metadata");
+        }
+        if !self.include.is_empty() {
+            names.push("include");
+        }
+        names
+    }
+
+    /// Returns these settings, overridden by the values that are present in `over`. Objects in `extra` are merged
+    /// field by field.
+    #[must_use]
+    pub fn with_overrides(&self, over: &Self) -> Self {
+        let mut merged = self.clone();
+        macro_rules! override_present {
+            ($($field:ident),* $(,)?) => {
+                $(if over.$field.is_some() {
+                    merged.$field = over.$field.clone();
+                })*
+            };
+        }
+        for_optional_settings!(override_present);
         merged.metadata.extend(over.metadata.clone());
         for name in &over.include {
             if !merged.include.contains(name) {

@@ -9,11 +9,15 @@ mod unannounced;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use windlass_core::{
     id::{AgentName, CallId, CallPath, Timestamp},
     item::{Item, OutputContent},
-    journal::{CallSettled, CallStatus, HandoffRecorded, JournalEntry, JournalRecord, ModelResponded},
+    journal::{
+        CallSettled, CallStatus, HandoffRecorded, HistoryCompacted, JournalEntry, JournalRecord,
+        ModelResponded,
+    },
     plan::CallDisposition,
     run::{ReplayedRun, Run, RunItem, RunItemKind},
     tool::ToolKey,
@@ -159,6 +163,11 @@ impl RunObserver {
                 kinds.push((RunEventKind::AgentUpdated { agent: to.clone() }, false));
                 Some(HookObservation::HandedOff { to: to.clone(), seq: record.seq })
             }
+            JournalEntry::HistoryCompacted(compacted) => {
+                let HistoryCompacted { reason, tokens_before, tokens_after, .. } = *compacted;
+                kinds.push((RunEventKind::HistoryCompacted { reason, tokens_before, tokens_after }, false));
+                None
+            }
             JournalEntry::OutputRejected(rejected) => {
                 let (agent, item) = (run?.agent().clone(), rejected.correction.clone());
                 let correction = RunItem { agent, item, kind: RunItemKind::Correction };
@@ -169,9 +178,15 @@ impl RunObserver {
                 self.turns.remove(path);
                 None
             }
+            JournalEntry::ModelRequestFailed(failed) => {
+                if let Some(delay) = failed.retry_after_ms.map(Duration::from_millis) {
+                    let error = failed.error.clone();
+                    kinds.push((RunEventKind::ModelRetryScheduled { error, delay }, false));
+                }
+                None
+            }
             JournalEntry::RunStarted(_)
             | JournalEntry::ResponseRejected(_)
-            | JournalEntry::ModelRequestFailed(_)
             | JournalEntry::ModelInputFiltered(_)
             | JournalEntry::DecisionRecorded(_)
             | JournalEntry::DecisionRevoked(_)
@@ -188,7 +203,7 @@ impl RunObserver {
         settled: &CallSettled,
         kinds: &mut Vec<(RunEventKind, bool)>,
     ) -> HookObservation {
-        let CallSettled { call, status, output, guardrails, .. } = settled;
+        let CallSettled { call, status, output, is_output_redacted, guardrails, .. } = settled;
         let turn = self.turn(&record.path);
         turn.is_interrupted |= *status == CallStatus::Cancelled;
         let start = turn.starts.get(call).copied();
@@ -197,6 +212,7 @@ impl RunObserver {
             started_at: start.map(|(_, at)| at),
             settled_at: record.at,
             guardrails: guardrails.clone(),
+            is_output_redacted: *is_output_redacted,
             seq: record.seq,
         });
         let invalid = turn.invalid_calls.iter().find(|(one, _)| one == call);

@@ -1,9 +1,10 @@
 //! Records that the last driver of a run may not have announced, with the data that announcing them again requires.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use windlass_core::{
-    decision::Decision,
+    decision::{AnsweredQuestion, Decision},
     id::{AgentName, CallId},
     idempotency::CallKey,
     item::Item,
@@ -15,6 +16,7 @@ use windlass_core::{
 
 use super::{EventReplay, HookObservation, Observations, RunObserver};
 use crate::event::{RunEvent, RunEventKind};
+use crate::tool::{CallDetails, RawArguments, Tool, canonicalize_arguments};
 
 /// A record that is announced again.
 pub(crate) struct UnannouncedRecord {
@@ -46,6 +48,27 @@ pub(crate) struct RecordedCall {
     pub(crate) key: Option<CallKey>,
     /// Sources of the text that the model could read when it proposed the call.
     pub(crate) context_sources: ContentSources,
+}
+
+impl RecordedCall {
+    /// Returns the details of the call for its context.
+    pub(crate) fn into_details<C>(
+        self,
+        tool: Arc<Tool<C>>,
+        answered_questions: Vec<AnsweredQuestion>,
+    ) -> CallDetails<C> {
+        let arguments = self.edited_arguments.as_deref().unwrap_or(&self.raw_arguments);
+        CallDetails {
+            tool,
+            arguments: canonicalize_arguments(arguments, |text| text.into())
+                .unwrap_or_else(|_| arguments.into()),
+            raw_arguments: RawArguments::Text(self.raw_arguments.as_str().into()),
+            answered_questions,
+            receipt_digest: self.key.as_ref().and_then(|key| key.receipt_digest),
+            recorded_key: self.key.map(|key| key.idempotency_key),
+            context_sources: self.context_sources,
+        }
+    }
 }
 
 /// Returns the observer of a run that has these records after a snapshot, or from its start, and the records after

@@ -18,8 +18,11 @@ use super::config::{
     FailureHandlers, HandledFailure, InputFilter, LoopPolicy, ModelInput, ModelRetryPolicy, NextCall,
     OnSessionBusy, OnStreamDrop, OnUnknownTool,
 };
-use super::{CancelHandle, CancelSignal, PausedRun, RunConfig, RunResult, RunStream};
+use super::{
+    CancelHandle, CancelSignal, GivenResponse, PausedRun, RunConfig, RunResult, RunStream, TurnLimit,
+};
 use crate::agent::Agent;
+use crate::context::ContextPolicy;
 use crate::drive;
 use crate::error::RunError;
 use crate::event::{EventSender, event_channel};
@@ -94,18 +97,19 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
     }
 
     /// Sets the model response whose calls the run executes in place of a model request.
-    pub(crate) fn with_given_response(self, given: drive::GivenResponse<C>) -> Self {
+    pub(crate) fn with_given_response(self, given: GivenResponse<C>) -> Self {
         self.configure(|config| config.given_response = Some(Box::new(given)))
     }
 
-    /// Sets the maximum number of turns.
+    /// Sets the maximum number of turns. The default is 10, or more if a tool of the agents needs more
+    /// ([`Tool::default_max_turns`](crate::tool::Tool::default_max_turns)).
     pub fn max_turns(self, turns: u32) -> Self {
-        self.configure(|config| config.max_turns = Some(turns))
+        self.configure(|config| config.max_turns = TurnLimit::AtMost(turns))
     }
 
     /// Removes the limit on the number of turns.
     pub fn unlimited_turns(self) -> Self {
-        self.configure(|config| config.max_turns = None)
+        self.configure(|config| config.max_turns = TurnLimit::Unlimited)
     }
 
     /// Sets the maximum number of calls of one response that run concurrently; the others wait in order.
@@ -152,6 +156,12 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
     /// Sets the reaction to a model that makes identical calls turn after turn.
     pub fn loop_policy(self, policy: LoopPolicy) -> Self {
         self.configure(|config| config.loop_policy = policy)
+    }
+
+    /// Sets the policy that keeps the conversation within the context window of the model. It applies to the agents that
+    /// the run calls as tools as well, each with its own conversation.
+    pub fn context_policy(self, policy: ContextPolicy) -> Self {
+        self.configure(|config| config.context_policy = policy)
     }
 
     /// Sets the time limit for an approval. A call whose limit has passed is rejected.
@@ -237,6 +247,12 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
     /// keep an output that a guardrail blocks.
     pub fn previous_response_id(self, id: impl Into<String>) -> Self {
         self.configure(|config| config.previous_response_id = Some(id.into()))
+    }
+
+    /// Sets the name of the release that starts a new run. The journal records it with the digest of the agent: see
+    /// [`AgentBuild`](windlass_core::journal::AgentBuild).
+    pub fn release(self, name: impl Into<String>) -> Self {
+        self.configure(|config| config.release = Some(name.into()))
     }
 
     /// Sets the reaction to a session to which another run is appending.

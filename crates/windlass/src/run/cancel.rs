@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_util::sync::CancellationToken;
-use windlass_core::id::CallId;
+use windlass_core::{id::CallId, run::StopRequest};
 
 /// The cancellation state of a run, shared by its handles and its driver.
 #[derive(Clone, Debug, Default)]
@@ -24,13 +24,12 @@ struct CancelRequests {
 }
 
 impl CancelSignal {
-    pub(crate) fn is_due_after_turn(&self) -> bool {
-        self.requests.after_turn.load(Ordering::Relaxed)
-    }
-
-    /// True if the driver leaves the run for another driver once a turn has settled.
-    pub(crate) fn is_detaching_after_turn(&self) -> bool {
-        self.requests.detach_after_turn.load(Ordering::Relaxed)
+    /// Returns the request for the end of a turn, if there is one.
+    pub(crate) fn request_after_turn(&self) -> Option<StopRequest> {
+        if self.requests.detach_after_turn.load(Ordering::Relaxed) {
+            return Some(StopRequest::LeaveAfterTurn);
+        }
+        self.requests.after_turn.load(Ordering::Relaxed).then_some(StopRequest::CancelAfterTurn)
     }
 
     pub(crate) fn keeps_approvals(&self) -> bool {
@@ -66,7 +65,8 @@ pub enum PendingApprovals {
     /// Pending approvals are withdrawn with the run.
     #[default]
     Withdraw,
-    /// Pending approvals remain open: the run ends paused instead of cancelled.
+    /// Pending approvals remain open: the run ends paused instead of cancelled. Calls that were stopped stay started, as
+    /// after a crash, because a run that goes on must not tell its model of the stop.
     Keep,
 }
 

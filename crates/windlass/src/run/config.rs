@@ -12,30 +12,44 @@ use windlass_core::{
     item::{Item, OutputContent},
 };
 
-use crate::agent::Agent;
-use crate::drive::GivenResponse;
+use crate::agent::{Agent, ResolvedToolset};
+use crate::context::ContextPolicy;
 use crate::guardrail::{InputGuardrail, OutputGuardrail};
 use crate::hook::Hook;
-use crate::model::{ModelLayer, ModelSettings, SharedModel};
+use crate::model::{ModelLayer, ModelResponse, ModelSettings, SharedModel};
+use crate::receipts::ReceiptCache;
+use crate::run::TurnLimit;
 use crate::session::Session;
 use crate::store::{DEFAULT_LEASE_DURATION, LeaseObserver, Store};
 use crate::tool::{RunContext, ToolContext, ToolError};
 
 /// Default time that a run waits for its session.
 const DEFAULT_SESSION_WAIT: Duration = Duration::from_secs(30);
-/// Default maximum number of turns.
-const DEFAULT_MAX_TURNS: u32 = 10;
 /// Default time that a run waits for cancelled bodies.
 const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
 /// Default number of events that are buffered for a slow watcher.
 const DEFAULT_EVENT_BUFFER: usize = 256;
+
+/// A response that replaces a request to the model.
+pub(crate) struct GivenResponse<C> {
+    /// Response, if the run has not accepted it yet.
+    pub(crate) response: Option<ModelResponse>,
+    /// Tools that the model was offered.
+    pub(crate) tools: Arc<ResolvedToolset<C>>,
+    /// Receipts shared with other runs of the same conversation.
+    pub(crate) receipt_cache: Arc<ReceiptCache>,
+    /// The conversation, if it has an id.
+    pub(crate) conversation: Option<RunId>,
+}
 
 pub(crate) struct RunConfig<C> {
     pub(crate) given_response: Option<Box<GivenResponse<C>>>,
     pub(crate) run_id: Option<RunId>,
     /// The response that a new run continues.
     pub(crate) previous_response_id: Option<String>,
-    pub(crate) max_turns: Option<u32>,
+    /// Name of the release that starts a new run.
+    pub(crate) release: Option<String>,
+    pub(crate) max_turns: TurnLimit,
     pub(crate) max_concurrent_calls: Option<usize>,
     pub(crate) pre_approval_guardrails: bool,
     pub(crate) on_unknown_tool: OnUnknownTool,
@@ -45,6 +59,7 @@ pub(crate) struct RunConfig<C> {
     pub(crate) model_settings: Option<Box<ModelSettings>>,
     pub(crate) model_retry: ModelRetryPolicy,
     pub(crate) loop_policy: LoopPolicy,
+    pub(crate) context_policy: ContextPolicy,
     pub(crate) approval_expiry: Option<Duration>,
     pub(crate) input_guardrails: Vec<InputGuardrail<C>>,
     pub(crate) output_guardrails: Vec<OutputGuardrail<C>>,
@@ -71,7 +86,8 @@ impl<C> Default for RunConfig<C> {
             given_response: None,
             run_id: None,
             previous_response_id: None,
-            max_turns: Some(DEFAULT_MAX_TURNS),
+            release: None,
+            max_turns: TurnLimit::ByTools,
             max_concurrent_calls: None,
             pre_approval_guardrails: false,
             on_unknown_tool: OnUnknownTool::default(),
@@ -80,6 +96,7 @@ impl<C> Default for RunConfig<C> {
             model_settings: None,
             model_retry: ModelRetryPolicy::default(),
             loop_policy: LoopPolicy::default(),
+            context_policy: ContextPolicy::default(),
             approval_expiry: None,
             input_guardrails: Vec::new(),
             output_guardrails: Vec::new(),
@@ -163,6 +180,17 @@ pub struct LoopPolicy {
     pub warn_after: u32,
     /// Number of identical turns after which the run fails.
     pub fail_after: u32,
+}
+
+impl LoopPolicy {
+    /// Returns the warning about a turn that was repeated this often, if it is due.
+    pub(crate) fn check(&self, repetitions: u32) -> Result<Option<String>, RunFailure> {
+        if repetitions >= self.fail_after {
+            return Err(RunFailure::LoopDetected { repetitions });
+        }
+        let warning = || format!("the model has made the same calls {repetitions} times in a row");
+        Ok((repetitions >= self.warn_after).then(warning))
+    }
 }
 
 impl Default for LoopPolicy {

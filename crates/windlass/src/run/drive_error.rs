@@ -22,6 +22,16 @@ pub(crate) enum DriveError {
     Aborted(Box<RunError>),
 }
 
+impl DriveError {
+    /// Returns the error of a driver that cannot continue. A run that ends ignores other errors on the way.
+    pub(crate) fn into_abort(self) -> Result<(), RunError> {
+        match self {
+            Self::RunFailed(_) | Self::Cancelled => Ok(()),
+            Self::Aborted(error) => Err(*error),
+        }
+    }
+}
+
 impl From<RunFailure> for DriveError {
     fn from(failure: RunFailure) -> Self {
         Self::RunFailed(failure.into())

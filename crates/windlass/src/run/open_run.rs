@@ -12,7 +12,7 @@ use crate::agent::{Agent, AgentGraph};
 use crate::error::{ConfigError, RunError};
 use crate::journal::{LeaseTerms, RunJournal};
 use crate::receipts::KeyScopes;
-use crate::session::{LocalSessionHold, RunSession, SessionHold, SessionWait};
+use crate::session::{ForeignSessionHold, RunSession, SessionHold, SessionWait};
 
 /// A run that a driver may continue: it holds the lease and the session.
 pub(crate) struct OpenRun {
@@ -40,22 +40,24 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
         cancel_on_loss: cancel.clone(),
     };
     let mut session_warning = None;
-    let mut local_hold = None;
+    let mut foreign_hold = None;
     let (journal, run, kept, is_fresh) = match origin {
         RunSource::Input(input) => {
             let id = config.run_id.clone().unwrap_or_else(|| RunId::new(uuid::Uuid::now_v7().to_string()));
             graph.check_receipt_scopes(&key_scopes(&id, None, config))?;
             check_stored_conversation(agent, config)?;
             let mut started = RunStarted::new(id, agent.name().clone());
-            (started.input, started.max_turns) = (input, config.max_turns);
+            (started.input, started.max_turns) = (input, graph.turn_limit(config.max_turns));
             started.session = session.as_ref().map(|session| session.id().clone());
             started.previous_response_id = config.previous_response_id.clone();
+            started.build = Some(agent.compute_build().with_release(config.release.clone()));
             let is_in_store = match (&session, &config.store) {
                 (Some(session), Some(store)) => session.is_in_store(&**store),
                 _ => false,
             };
             if let Some(session) = session.as_ref().filter(|_| !is_in_store) {
-                local_hold = Some(LocalSessionHold::acquire(session, config.on_session_busy, cancel).await?);
+                let (policy, duration) = (config.on_session_busy, config.lease_duration);
+                foreign_hold = Some(ForeignSessionHold::acquire(session, policy, duration, cancel).await?);
             }
             let in_store = session.as_ref().map(|session| session.id()).zip(config.store.as_ref());
             let mut wait = SessionWait::new(config.on_session_busy, cancel, in_store);
@@ -86,8 +88,13 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
         }
     };
     let session = session.or_else(|| kept.session.clone());
-    let hold =
-        SessionHold { journal: &journal, policy: config.on_session_busy, cancel, acquired: local_hold };
+    let hold = SessionHold {
+        journal: &journal,
+        policy: config.on_session_busy,
+        lease_duration: config.lease_duration,
+        cancel,
+        acquired: foreign_hold,
+    };
     let session = match RunSession::find(&run, session, config.store.as_ref(), hold).await {
         Ok(session) => session,
         Err(error) => {

@@ -22,7 +22,7 @@ use super::{IntoInput, JournalRecords, RunRecord};
 use crate::error::{DecisionError, RestoreError, StoreError};
 use crate::redaction::redact_like;
 use crate::session::Session;
-use crate::store::{ApproverSigner, PostedDecision, Store, TakenDecision};
+use crate::store::{ApproverPolicy, ApproverSigner, PostedDecision, Store, TakenDecision};
 use crate::tool::canonicalize_arguments;
 
 /// A run that waits for a person.
@@ -82,6 +82,8 @@ pub(crate) struct KeptResults {
     pub(crate) session: Option<Session>,
     /// Keys that authenticate the text of the run.
     pub(crate) mac_keys: Option<Arc<MacKeyring>>,
+    /// The approvers of the store that the run is in.
+    pub(crate) approvers: Option<Arc<ApproverPolicy>>,
 }
 
 impl PausedRun {
@@ -240,7 +242,17 @@ impl PausedRun {
         self.displayed = displayed;
     }
 
-    /// Sets the approver's private key, which signs the decisions that follow. A store with approvers
+    /// Returns the approvers of the store that the run was loaded from or driven in. If there are any, a decision other
+    /// than a rejection needs the signature of one of them ([`PausedRun::sign_with`]).
+    pub fn approvers(&self) -> Option<&Arc<ApproverPolicy>> {
+        self.kept.approvers.as_ref()
+    }
+
+    pub(crate) fn set_approvers(&mut self, approvers: Option<Arc<ApproverPolicy>>) {
+        self.kept.approvers = approvers;
+    }
+
+    /// Sets the approver's private key, which signs the decisions that follow. A run of a store with approvers
     /// ([`Store::approvers`]) refuses decisions that no approver has signed.
     pub fn sign_with(&mut self, signer: Option<Arc<ApproverSigner>>) {
         self.signer = signer;
@@ -349,8 +361,8 @@ impl PausedRun {
     ///
     /// # Errors
     ///
-    /// Returns an error if the call is not pending and its decision is taken, its time limit has passed, or the decision is not
-    /// applicable to it. The run is then unchanged.
+    /// Returns an error if the call is not pending and its decision is taken, its time limit has passed, the decision is not
+    /// applicable to it, or the store has approvers and none of them signs it. The run is then unchanged.
     pub fn decide(
         &mut self,
         call: impl Into<CallPath>,
@@ -417,9 +429,11 @@ impl PausedRun {
             }
             _ => 0,
         };
-        self.record.run.apply_at(&path, &entry)?;
         // The run has the edited arguments; its journal has them without the secrets of the call.
-        let entry = self.signed_entry(&path, attempt, self.redact_edit(&path, entry));
+        let recorded = self.signed_entry(&path, attempt, self.redact_edit(&path, entry.clone()));
+        self.verify_signature(&path, attempt, &recorded)?;
+        self.record.run.apply_at(&path, &entry)?;
+        let entry = recorded;
         let seq = self.record.records.len() as u64;
         self.record.records.push(JournalRecord { seq, at: wall_clock_now(), path, entry });
         Ok(())
@@ -435,6 +449,21 @@ impl PausedRun {
         let signed = SignedDecision { run, path: &path, attempt, decision: &decided };
         decided.signature = Some(Box::new(signer.sign(&signed)));
         JournalEntry::DecisionRecorded(decided)
+    }
+
+    /// Verifies that a decision counts in the store that the run is in.
+    fn verify_signature(
+        &self,
+        path: &[CallId],
+        attempt: u32,
+        entry: &JournalEntry,
+    ) -> Result<(), DecisionError> {
+        let (JournalEntry::DecisionRecorded(decision), Some(approvers)) = (entry, &self.kept.approvers)
+        else {
+            return Ok(());
+        };
+        let (run, path) = (self.record.run.id(), CallPath::new(path, decision.call.clone()));
+        Ok(approvers.verify(&SignedDecision { run, path: &path, attempt, decision })?)
     }
 
     /// Returns a decision without the secret arguments that a person edited.

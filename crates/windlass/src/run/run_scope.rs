@@ -18,7 +18,7 @@ use windlass_core::{
 };
 
 use super::{DriveError, call_unless_stopped};
-use crate::agent::Agent;
+use crate::agent::{Agent, AgentGraph};
 use crate::error::{RunError, truncate_message};
 use crate::event::{EventEmitter, RunEventKind};
 use crate::hook::{Hook, HookError, HookEvent};
@@ -45,6 +45,28 @@ pub(crate) struct RunScope<C> {
 }
 
 impl<C: Send + Sync + 'static> RunScope<C> {
+    /// Returns the scope of the run at a path inside this one.
+    pub(crate) fn nested_scope(
+        &self,
+        path: Arc<[CallId]>,
+        graph: &AgentGraph<C>,
+        stop: CancellationToken,
+    ) -> Self {
+        let run_id = self.recorder.with_root(|run| run.at_path(&path).map(|nested| nested.id().clone()));
+        let emitter = self.emitter.for_nested_agent(&path);
+        Self {
+            app: self.app.clone(),
+            run_id: run_id.unwrap_or_else(|| self.run_id.clone()),
+            parent_calls: path,
+            recorder: self.recorder.clone(),
+            is_observed: emitter.is_watched() || !self.hooks.is_empty() || graph.has_hooks(),
+            emitter,
+            hooks: self.hooks.clone(),
+            stop,
+            drain_timeout: self.drain_timeout,
+        }
+    }
+
     /// Returns true for the run that no call contains.
     pub(crate) fn is_outermost(&self) -> bool {
         self.parent_calls.is_empty()

@@ -5,16 +5,12 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use windlass_core::{
-    history::keep_pairs,
-    id::AgentName,
-    item::{Item, Message, Role},
-    provenance::ContentSources,
-};
+use windlass_core::{history::keep_pairs, item::Item};
 
 use super::{Session, SessionState, cut_place};
+use crate::context::{estimate_item, summarise, summary_item};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::model::{DeltaSink, ModelRequest, ModelSettings, SharedModel, describe_item};
+use crate::model::{SharedModel, describe_item};
 
 /// A function that summarises the items that compaction removes.
 pub type SummaryFunction =
@@ -79,7 +75,13 @@ impl CompactionPolicy {
         let model = model.into();
         self.with_summariser(move |items| {
             let model = model.clone();
-            async move { model_summary(&model, &items).await }
+            async move {
+                let summary = summarise(&model, &items, usize::MAX).await;
+                let summary = summary.map_err(|error| {
+                    StoreError::new(format!("the summary could not be made: {error}")).with_source(error)
+                })?;
+                Ok(summary.text)
+            }
         })
     }
 
@@ -87,7 +89,7 @@ impl CompactionPolicy {
         match self.threshold {
             CompactionThreshold::Items(limit) => items.len() > limit,
             CompactionThreshold::Tokens(limit) => {
-                items.iter().map(|item| estimate_tokens(item)).sum::<usize>() > limit
+                items.iter().map(|item| estimate_item(item)).sum::<u64>() > limit as u64
             }
         }
     }
@@ -107,12 +109,8 @@ impl Session {
             return Ok(CompactionResult::NotNeeded);
         }
         let kept = items.split_off(from);
-        // The summary may repeat what a removed output said.
-        let sources = ContentSources::of_items(&items);
-        let summary = (compaction.summarise)(items).await?;
-        let text = format!("[Summary of the conversation so far]\n{summary}");
-        let mut compacted =
-            vec![Arc::new(Item::Message(Message::new(Role::User, text).with_sources(sources)))];
+        let summary = (compaction.summarise)(items.clone()).await?;
+        let mut compacted = vec![summary_item(&summary, &items)];
         compacted.extend(kept);
         match self.store.replace_items(&self.id, version, compacted).await {
             Ok(()) => Ok(CompactionResult::Summarised { items: from }),
@@ -130,36 +128,4 @@ fn text_summary() -> SummaryFunction {
         let said: Vec<String> = said.collect();
         std::future::ready(Ok(said.join("\n"))).boxed()
     })
-}
-
-async fn model_summary(model: &SharedModel, items: &[Arc<Item>]) -> Result<String, StoreError> {
-    const SUMMARY_PROMPT: &str = "Summarise this conversation for yourself, so that you can go on without it. Keep names, \
-                       numbers, decisions and what was done.";
-    let transcript: Vec<String> = items.iter().map(|item| describe_item(item)).collect();
-    let input = [Arc::new(Item::user(transcript.join("\n")))];
-    let (agent, settings) = (AgentName::from("summary"), ModelSettings::default());
-    let request = ModelRequest {
-        agent: &agent,
-        turn: 1,
-        instructions: Some(SUMMARY_PROMPT),
-        input: &input,
-        tools: &[],
-        handoffs: &[],
-        settings: &settings,
-        output_schema: None,
-        previous_response_id: None,
-    };
-    let answer = model.respond(request, &DeltaSink::discarding()).await.map_err(|error| {
-        StoreError::new(format!("the summary could not be made: {error}")).with_source(error)
-    })?;
-    let said = answer.items.iter().filter_map(|item| match &**item {
-        Item::Message(message) => Some(message.text()),
-        _ => None,
-    });
-    Ok(said.collect::<Vec<_>>().join("\n"))
-}
-
-/// Estimates the number of tokens of an item, at four bytes per token.
-fn estimate_tokens(item: &Item) -> usize {
-    describe_item(item).len() / 4 + 4
 }

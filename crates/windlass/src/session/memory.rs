@@ -10,8 +10,9 @@ use windlass_core::{
 };
 
 use super::log::SessionLogs;
-use super::{SessionState, SessionStore, SessionWrite};
+use super::{SessionClaim, SessionState, SessionStore, SessionWrite};
 use crate::error::StoreError;
+use crate::store::{LeaseClaim, StoredLease};
 
 /// A session store in memory.
 #[derive(Debug, Default)]
@@ -58,6 +59,23 @@ impl SessionStore for MemorySessionStore {
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         std::future::ready(self.lock_logs().replace_items(session, version, &items)).boxed()
+    }
+
+    fn claim_session<'a>(
+        &'a self,
+        _session: &'a SessionId,
+        _claim: LeaseClaim<'a>,
+        _abandoned: Option<&'a StoredLease>,
+    ) -> BoxFuture<'a, Result<SessionClaim, StoreError>> {
+        std::future::ready(Ok(SessionClaim::ProcessLocal)).boxed()
+    }
+
+    fn release_session<'a>(
+        &'a self,
+        _session: &'a SessionId,
+        _owner: &'a str,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        std::future::ready(Ok(())).boxed()
     }
 
     fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {

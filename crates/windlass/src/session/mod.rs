@@ -7,6 +7,7 @@ mod memory;
 mod repair;
 mod run_session;
 mod session_hold;
+mod session_lease;
 mod store_sessions;
 
 pub use compaction::{CompactionPolicy, CompactionResult, SummaryFunction};
@@ -14,7 +15,8 @@ pub use memory::MemorySessionStore;
 pub use repair::{RepairedTranscript, repair_transcript};
 
 pub(crate) use run_session::{RunSession, SessionHold};
-pub(crate) use session_hold::{LocalSessionHold, SessionWait};
+pub(crate) use session_hold::{ForeignSessionHold, SessionWait};
+pub use session_lease::{claim_session_of_store, release_session_of_store};
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +31,7 @@ use windlass_core::{
 
 use self::store_sessions::StoreSessions;
 use crate::error::StoreError;
-use crate::store::Store;
+use crate::store::{LeaseClaim, Store, StoredLease};
 
 /// A store of sessions.
 pub trait SessionStore: Send + Sync + 'static {
@@ -73,6 +75,25 @@ pub trait SessionStore: Send + Sync + 'static {
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 
+    /// Claims the right to append runs to a session, for runs that are in another store. A claim is a lease: its owner
+    /// renews it by claiming again, which increments its beat, and another claimant gets it only if it was released or is
+    /// `abandoned`, as in [`Store::acquire_lease`].
+    ///
+    /// A store that also stores runs implements it with [`claim_session_of_store`].
+    fn claim_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> BoxFuture<'a, Result<SessionClaim, StoreError>>;
+
+    /// Releases the claim of a session. It has no effect unless `owner` holds it.
+    fn release_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        owner: &'a str,
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
+
     /// Lists the sessions.
     fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>>;
 
@@ -81,6 +102,17 @@ pub trait SessionStore: Send + Sync + 'static {
     fn shared_sessions(&self) -> Option<&dyn SessionStore> {
         None
     }
+}
+
+/// The answer to a claim of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionClaim {
+    /// The claimant may append runs, and must renew its claim.
+    Granted,
+    /// Another driver holds the session.
+    Held(StoredLease),
+    /// No other process reaches the store. The drivers of this process take turns without its help.
+    ProcessLocal,
 }
 
 /// The state of a session at one point in time.
@@ -214,8 +246,8 @@ impl Session {
         if items.is_empty() { Ok(()) } else { self.store.append_items(&self.id, items).await }
     }
 
-    /// Creates the session of a stored run, in the run's own store; `None` if the store keeps no sessions.
-    pub(crate) fn of_stored_run(id: SessionId, store: &Arc<dyn Store>) -> Option<Self> {
+    /// Creates a session in a store of runs; `None` if the store keeps no sessions.
+    pub fn in_run_store(id: SessionId, store: &Arc<dyn Store>) -> Option<Self> {
         Some(Self::new(id, Arc::new(StoreSessions::new(store.clone())?)))
     }
 
@@ -230,6 +262,20 @@ impl Session {
     pub(crate) fn store_address(&self) -> usize {
         let own = self.store.shared_sessions().unwrap_or(&*self.store);
         std::ptr::from_ref(own).cast::<()>().addr()
+    }
+
+    /// Claims the right to append runs of another store.
+    pub(crate) async fn claim(
+        &self,
+        claim: LeaseClaim<'_>,
+        abandoned: Option<&StoredLease>,
+    ) -> Result<SessionClaim, StoreError> {
+        self.store.claim_session(&self.id, claim, abandoned).await
+    }
+
+    /// Releases the claim of `owner`.
+    pub(crate) async fn release(&self, owner: &str) -> Result<(), StoreError> {
+        self.store.release_session(&self.id, owner).await
     }
 
     /// Adds items of a run, unless the session has them.

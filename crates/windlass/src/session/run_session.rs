@@ -3,15 +3,17 @@
 //! Invariant: the session has the items of the run up to a position that the session itself stores, so that every
 //! driver continues where the last one stopped, whatever happened in between.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use windlass_core::run::{Run, RunEnd};
 
-use super::session_hold::{LocalSessionHold, SessionWait};
+use super::session_hold::{ForeignSessionHold, SessionWait};
 use super::{Session, SessionWrite};
-use crate::error::{ConfigError, RunError};
+use crate::error::{ConfigError, RunError, StoreError};
 use crate::journal::RunJournal;
+use crate::lock_unpoisoned;
 use crate::redaction::SecretRegistry;
 use crate::run::{CancelSignal, OnSessionBusy};
 use crate::store::Store;
@@ -20,9 +22,10 @@ use crate::store::Store;
 pub(crate) struct SessionHold<'a> {
     pub(crate) journal: &'a RunJournal,
     pub(crate) policy: OnSessionBusy,
+    pub(crate) lease_duration: Duration,
     pub(crate) cancel: &'a CancelSignal,
     /// The hold of a session that is not in the run's store, if the driver has it already.
-    pub(crate) acquired: Option<LocalSessionHold>,
+    pub(crate) acquired: Option<ForeignSessionHold>,
 }
 
 /// The session of a run.
@@ -33,7 +36,7 @@ pub(crate) struct RunSession {
     /// Position of the run up to which items were written.
     position: AtomicU64,
     /// The right to append to a session that is not in the run's store.
-    _hold: Option<LocalSessionHold>,
+    hold: Mutex<Option<ForeignSessionHold>>,
 }
 
 impl RunSession {
@@ -58,7 +61,7 @@ impl RunSession {
             (Some(session), None) => {
                 // A run that refers to its session has it in its store; any other session was elsewhere.
                 let store = store.filter(|_| run.referenced_history().is_some());
-                let found = store.and_then(|store| Session::of_stored_run(session.clone(), store));
+                let found = store.and_then(|store| Session::in_run_store(session.clone(), store));
                 found.ok_or_else(|| ConfigError::NoSession {
                     run: run.id().clone(),
                     session: session.clone(),
@@ -66,7 +69,7 @@ impl RunSession {
             }
         };
         let is_in_store = store.is_some_and(|store| session.is_in_store(&**store));
-        let SessionHold { journal, policy, cancel, acquired } = hold;
+        let SessionHold { journal, policy, lease_duration, cancel, acquired } = hold;
         let hold = match acquired {
             Some(hold) => Some(hold),
             None if is_in_store => {
@@ -76,15 +79,36 @@ impl RunSession {
                 }
                 None
             }
-            None => Some(LocalSessionHold::acquire(&session, policy, cancel).await?),
+            None => Some(ForeignSessionHold::acquire(&session, policy, lease_duration, cancel).await?),
         };
         let position = session.run_position(run.id()).await.map_err(RunError::Session)?;
-        Ok(Some(Self { session, is_in_store, position: AtomicU64::new(position), _hold: hold }))
+        let hold = Mutex::new(hold);
+        Ok(Some(Self { session, is_in_store, position: AtomicU64::new(position), hold }))
     }
 
     /// Returns the session, for the application.
     pub(crate) fn session(&self) -> &Session {
         &self.session
+    }
+
+    /// Releases a session that is not in the run's store. One that is goes with the run's lease.
+    pub(crate) async fn release_hold(&self) {
+        let hold = lock_unpoisoned(&self.hold).take();
+        if let Some(hold) = hold {
+            hold.release().await;
+        }
+    }
+
+    /// Appends items of the run.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if another driver may hold the session by now.
+    pub(crate) async fn append_items(&self, write: SessionWrite) -> Result<(), StoreError> {
+        if lock_unpoisoned(&self.hold).as_ref().is_some_and(ForeignSessionHold::is_lost) {
+            return Err(StoreError::session_lost(self.session.id()));
+        }
+        self.session.append_run_items(write).await
     }
 
     /// Returns what the session lacks of the run, up to its last settled turn. The message of a run that was cancelled

@@ -1,7 +1,8 @@
 //! One run at a time appends to a session: waiting for the run that does, or refusing.
 //!
 //! Invariant: a driver holds the session while it works on its run, and never while the run is parked. A session in the
-//! run's own store is held with the run's lease, across processes; any other by the drivers of this process.
+//! run's own store is held with the run's lease; any other by a turn among the drivers of this process and a lease in the
+//! store of the session. Both hold across processes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,6 +13,7 @@ use tokio::time::{Instant, timeout};
 use windlass_core::id::SessionId;
 
 use super::Session;
+use super::session_lease::SessionLease;
 use crate::error::{RunError, StoreError, StoreErrorKind};
 use crate::run::{CancelSignal, OnSessionBusy};
 use crate::store::{LeaseObserver, LeaseStanding, Store};
@@ -95,8 +97,9 @@ impl<'a> SessionWait<'a> {
 }
 
 /// The right of a driver to append to a session that is not in the store of its run. Dropping it releases the session.
-pub(crate) struct LocalSessionHold {
+pub(crate) struct ForeignSessionHold {
     _guard: OwnedMutexGuard<()>,
+    lease: Option<SessionLease>,
 }
 
 type SessionGate = tokio::sync::Mutex<()>;
@@ -104,8 +107,8 @@ type SessionGate = tokio::sync::Mutex<()>;
 /// The sessions that drivers of this process hold, by the address of their store.
 static SESSION_GATES: Mutex<BTreeMap<(usize, SessionId), Weak<SessionGate>>> = Mutex::new(BTreeMap::new());
 
-impl LocalSessionHold {
-    /// Holds a session among the drivers of this process.
+impl ForeignSessionHold {
+    /// Holds a session among the drivers of all processes that reach its store.
     ///
     /// # Errors
     ///
@@ -114,23 +117,40 @@ impl LocalSessionHold {
     pub(crate) async fn acquire(
         session: &Session,
         policy: OnSessionBusy,
+        lease_duration: Duration,
         cancel: &CancelSignal,
     ) -> Result<Self, RunError> {
+        let started = Instant::now();
         let gate = find_gate((session.store_address(), session.id().clone()));
-        if let Ok(guard) = gate.clone().try_lock_owned() {
-            return Ok(Self { _guard: guard });
-        }
-        let held = match policy {
-            OnSessionBusy::Refuse => None,
-            OnSessionBusy::Wait(limit) => tokio::select! {
+        let held = match (gate.clone().try_lock_owned(), policy) {
+            (Ok(guard), _) => Some(guard),
+            (Err(_), OnSessionBusy::Refuse) => None,
+            (Err(_), OnSessionBusy::Wait(limit)) => tokio::select! {
                 biased;
                 held = timeout(limit, gate.lock_owned()) => held.ok(),
                 () = cancel.token.cancelled() => None,
             },
         };
-        match held {
-            Some(guard) => Ok(Self { _guard: guard }),
-            None => Err(RunError::Session(StoreError::session_busy_here(session.id()))),
+        let Some(guard) = held else {
+            return Err(RunError::Session(StoreError::session_busy_here(session.id())));
+        };
+        let policy = match policy {
+            OnSessionBusy::Wait(limit) => OnSessionBusy::Wait(limit.saturating_sub(started.elapsed())),
+            OnSessionBusy::Refuse => OnSessionBusy::Refuse,
+        };
+        let lease = SessionLease::acquire(session, policy, lease_duration, cancel).await?;
+        Ok(Self { _guard: guard, lease })
+    }
+
+    /// Returns true if another driver may hold the session by now.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lease.as_ref().is_some_and(SessionLease::is_lost)
+    }
+
+    /// Releases the session.
+    pub(super) async fn release(self) {
+        if let Some(lease) = self.lease {
+            lease.release().await;
         }
     }
 }

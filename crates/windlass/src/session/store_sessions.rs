@@ -8,9 +8,9 @@ use windlass_core::{
     item::Item,
 };
 
-use super::{SessionState, SessionStore, SessionWrite};
+use super::{SessionClaim, SessionState, SessionStore, SessionWrite};
 use crate::error::StoreError;
-use crate::store::Store;
+use crate::store::{LeaseClaim, Store, StoredLease};
 
 /// The sessions of a store that keeps runs and sessions. A run that is recovered finds its session here.
 pub(super) struct StoreSessions {
@@ -61,6 +61,23 @@ impl SessionStore for StoreSessions {
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move { self.sessions()?.replace_items(session, version, items).await })
+    }
+
+    fn claim_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> BoxFuture<'a, Result<SessionClaim, StoreError>> {
+        Box::pin(async move { self.sessions()?.claim_session(session, claim, abandoned).await })
+    }
+
+    fn release_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        owner: &'a str,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move { self.sessions()?.release_session(session, owner).await })
     }
 
     fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {

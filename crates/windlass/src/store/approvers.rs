@@ -6,7 +6,7 @@
 //! Invariant: in a store with approvers, no decision other than a rejection takes effect unless an approver has signed
 //! it, for this hold of this call in this run, in his or her own name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -91,6 +91,16 @@ impl ApproverPolicy {
     pub fn with_domain(mut self, domain: impl Into<Arc<str>>) -> Self {
         self.domain = domain.into();
         self
+    }
+
+    /// Returns the name of the approver with this key.
+    pub fn name_of(&self, key: &ApproverKey) -> Option<&str> {
+        self.names.get(key).map(String::as_str)
+    }
+
+    /// Returns the names of the approvers, in order and each once.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.values().map(String::as_str).collect::<BTreeSet<_>>().into_iter()
     }
 
     /// Verifies that an approver has signed a decision in his or her own name. A rejection needs no signature, because

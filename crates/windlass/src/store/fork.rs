@@ -49,6 +49,11 @@ pub async fn fork_run(
     let owner = LeaseOwner::for_new_driver().to_string();
     // The origin's decisions were verified when it was loaded; their MACs are of the origin.
     records.iter_mut().for_each(|record| record.entry.set_decision_mac(None));
+    if let Some(approvers) = store.approvers() {
+        // Signatures are of the origin too, and nobody can renew them.
+        let unreadable = |source| OpenRunError::JournalFormat { run: new_run.clone(), source };
+        approvers.verify_records(&new_run, &records).map_err(unreadable)?;
+    }
     let keys = store.mac_keys().map(|keys| &**keys);
     let lines = authenticate_records(HashChain::default(), &new_run, &mut records, keys);
     let claim = LeaseClaim { owner: &owner, now: clock.now(), duration: DEFAULT_LEASE_DURATION };
@@ -65,6 +70,7 @@ pub async fn fork_run(
     store.set_status(&lease, status, clock.now()).await?;
     store.release_lease(&lease).await?;
     fork.set_keys(store.mac_keys().cloned());
+    fork.set_approvers(store.approvers().cloned());
     Ok(fork)
 }
 

@@ -22,7 +22,9 @@ use super::{
 };
 use crate::error::{StoreError, StoreErrorKind};
 use crate::session::log::SessionLogs;
-use crate::session::{SessionState, SessionStore, SessionWrite};
+use crate::session::{
+    SessionClaim, SessionState, SessionStore, SessionWrite, claim_session_of_store, release_session_of_store,
+};
 
 /// A store in memory: it outlives runs, not the process.
 #[derive(Debug)]
@@ -591,20 +593,6 @@ impl Store for MemoryStore {
         })
     }
 
-    fn save_receipt<'a>(
-        &'a self,
-        key: &'a ReceiptKey,
-        owner: &'a str,
-        output: &'a OutputContent,
-        expires: Option<Timestamp>,
-    ) -> StoreFuture<'a, ()> {
-        self.ready_result(|kept| {
-            let (key, owner, output) = (key.clone(), owner.to_owned(), output.clone());
-            kept.save_receipt(ReceiptWrite { key, owner, output, expires_at: expires });
-            Ok(())
-        })
-    }
-
     fn list_receipts<'a>(
         &'a self,
         after: Option<&'a ReceiptKey>,
@@ -762,6 +750,23 @@ impl SessionStore for MemoryStore {
         items: Vec<Arc<Item>>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         self.ready_result(|kept| kept.sessions.replace_items(session, version, &items))
+    }
+
+    fn claim_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> BoxFuture<'a, Result<SessionClaim, StoreError>> {
+        Box::pin(claim_session_of_store(self, session, claim, abandoned))
+    }
+
+    fn release_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        owner: &'a str,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(release_session_of_store(self, session, owner))
     }
 
     fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {

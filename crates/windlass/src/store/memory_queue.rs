@@ -11,8 +11,8 @@ use super::{LeaseClaim, StoreFuture, StoredLease};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::fleet::{
     FairShares, LaneCandidate, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState, ReadyLane,
-    RunDeparture, RunQueue, RunSubmission, ShareKey, SubmitResult, TakenRun, TakenWork, WorkRequest,
-    choose_fairly, worker_of_owner,
+    RunDeparture, RunQueue, RunSchedule, RunSubmission, ShareKey, StoredSchedule, SubmitResult, TakenRun,
+    TakenWork, WorkRequest, choose_fairly, worker_of_owner,
 };
 
 /// The queue: workers, submitted runs, orders and shares.
@@ -24,6 +24,7 @@ pub(super) struct MemoryQueue {
     last_order: u64,
     last_position: u64,
     shares: BTreeMap<ShareKey, u64>,
+    schedules: BTreeMap<String, StoredSchedule>,
 }
 
 #[derive(Debug)]
@@ -400,6 +401,41 @@ impl RunQueue for MemoryStore {
             let later = kept.queue.rows.iter().filter(|(run, _)| after.is_none_or(|after| *run > after));
             let open = later.filter(|(_, row)| row.state != QueuedState::Ended);
             Ok(open.take(limit as usize).map(|(_, row)| row.to_queued_run()).collect())
+        })
+    }
+
+    fn save_schedule<'a>(&'a self, schedule: &'a RunSchedule, now: Timestamp) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            let known = kept.queue.schedules.get(&schedule.name);
+            if known.is_none_or(|known| known.schedule != *schedule) {
+                let stored = StoredSchedule { schedule: schedule.clone(), covered_until: now };
+                kept.queue.schedules.insert(schedule.name.clone(), stored);
+            }
+            Ok(())
+        })
+    }
+
+    fn remove_schedule<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool> {
+        self.ready_result(|kept| Ok(kept.queue.schedules.remove(name).is_some()))
+    }
+
+    fn list_schedules(&self) -> StoreFuture<'_, Vec<StoredSchedule>> {
+        self.ready_result(|kept| Ok(kept.queue.schedules.values().cloned().collect()))
+    }
+
+    fn advance_schedule<'a>(
+        &'a self,
+        name: &'a str,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> StoreFuture<'a, ()> {
+        self.ready_result(|kept| {
+            if let Some(stored) = kept.queue.schedules.get_mut(name)
+                && stored.covered_until == from
+            {
+                stored.covered_until = until;
+            }
+            Ok(())
         })
     }
 

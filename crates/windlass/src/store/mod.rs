@@ -16,6 +16,7 @@ mod memory_queue;
 mod migrate;
 mod observable;
 mod open;
+mod post_decision;
 mod query;
 mod retention;
 #[cfg(feature = "sqlite")]
@@ -33,11 +34,14 @@ pub use memory::MemoryStore;
 pub use migrate::{MigrationError, MigrationReport, migrate_store};
 pub use observable::{ObservableStore, RecordStream};
 pub use open::{
-    DecisionReview, OpenRunError, PostDecisionError, SnapshotVerification, StoreVerification, TakenDecision,
-    load_history, load_paused, post_decision, post_reviewed_decision, post_signed_decision, verify_run,
+    OpenRunError, SnapshotVerification, StoreVerification, load_history, load_paused, verify_run,
     verify_stored_run,
 };
 pub(crate) use open::{OpenedRun, read_run};
+pub use post_decision::{
+    DecisionReview, PostDecisionError, TakenDecision, post_decision, post_reviewed_decision,
+    post_signed_decision,
+};
 pub use query::{RunCursor, RunQuery, StartSession, end_of_run, list_all_runs, session_of_first_line};
 pub use retention::{RetentionPolicy, apply_retention};
 #[cfg(feature = "sqlite")]
@@ -369,16 +373,6 @@ pub trait Store: Send + Sync + 'static {
         key: &'a ReceiptKey,
         now: Timestamp,
     ) -> StoreFuture<'a, Option<OutputContent>>;
-
-    /// Saves the output of an idempotent call until `expires`. It has no effect unless `owner` holds the claim. Windlass's
-    /// own driver saves receipts with [`Store::append_with_writes`], in the transaction of the settlement.
-    fn save_receipt<'a>(
-        &'a self,
-        key: &'a ReceiptKey,
-        owner: &'a str,
-        output: &'a OutputContent,
-        expires: Option<Timestamp>,
-    ) -> StoreFuture<'a, ()>;
 
     /// Releases the claim of a call that did not succeed.
     fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()>;

@@ -246,17 +246,6 @@ pub trait StoreWrapper: Send + Sync + 'static {
         self.wrap_operation(move || self.inner().find_receipt(key, now))
     }
 
-    /// Forwards [`Store::save_receipt`].
-    fn save_receipt<'a>(
-        &'a self,
-        key: &'a ReceiptKey,
-        owner: &'a str,
-        output: &'a OutputContent,
-        expires: Option<Timestamp>,
-    ) -> StoreFuture<'a, ()> {
-        self.wrap_operation(move || self.inner().save_receipt(key, owner, output, expires))
-    }
-
     /// Forwards [`Store::release_receipt`].
     fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()> {
         self.wrap_operation(move || self.inner().release_receipt(key, owner))
@@ -508,16 +497,6 @@ impl<W: StoreWrapper> Store for W {
         now: Timestamp,
     ) -> StoreFuture<'a, Option<OutputContent>> {
         StoreWrapper::find_receipt(self, key, now)
-    }
-
-    fn save_receipt<'a>(
-        &'a self,
-        key: &'a ReceiptKey,
-        owner: &'a str,
-        output: &'a OutputContent,
-        expires: Option<Timestamp>,
-    ) -> StoreFuture<'a, ()> {
-        StoreWrapper::save_receipt(self, key, owner, output, expires)
     }
 
     fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()> {

@@ -8,6 +8,7 @@ mod stop_signal;
 pub(crate) use self::decision_signal::DecisionSignal;
 pub(crate) use self::run_waker::{WokenRun, yield_to_others};
 pub(crate) use self::running_body::{
-    AttemptEnd, BodyAttempt, BodyExit, PollMonitor, record_late_end, redact_error_text,
+    BodyAttempt, BodyExit, BodyFailure, PollMonitor, blocking_body_warning, record_late_end,
+    redact_error_text,
 };
-pub(crate) use self::stop_signal::{CallStop, TurnStop, unless_stopped};
+pub(crate) use self::stop_signal::{CallStop, NestedDeadline, TurnStop, unless_stopped};

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use windlass_core::{
     item::OutputContent,
     journal::{CallEndedLate, CallStatus, JournalEntry},
+    tool::ToolKey,
 };
 
 use super::CallStop;
@@ -60,11 +61,23 @@ pub(crate) struct AttemptEnd {
 
 /// The result of an attempt.
 pub(crate) enum BodyExit {
-    Finished(BodyResult),
+    Returned(OutputContent),
+    Failed(BodyFailure),
+}
+
+/// The reason why an attempt has no output.
+pub(crate) enum BodyFailure {
+    Error(ToolError),
     TimedOut,
     /// The body exceeded its deadline, cannot be stopped, and still runs.
     TimedOutStillRunning,
     Cancelled,
+}
+
+impl From<BodyResult> for BodyExit {
+    fn from(result: BodyResult) -> Self {
+        result.map_or_else(|error| Self::Failed(BodyFailure::Error(error)), Self::Returned)
+    }
 }
 
 /// The way to stop a body.
@@ -101,7 +114,7 @@ impl<'a, C: Send + Sync + 'static> BodyAttempt<'a, C> {
             (Some(prepared), _) => Ok(prepared),
             (None, ToolBody::Function(body)) => body.prepare(self.arguments),
             (None, ToolBody::Agent(_)) => {
-                return Either::Left(ready(AttemptEnd::new(BodyExit::Cancelled, true)));
+                return Either::Left(ready(AttemptEnd::new(BodyExit::Failed(BodyFailure::Cancelled), true)));
             }
         };
         match prepared {
@@ -110,8 +123,8 @@ impl<'a, C: Send + Sync + 'static> BodyAttempt<'a, C> {
                 Either::Right(self.wait(started))
             }
             Err(problems) => {
-                let exit = BodyExit::Finished(Err(ToolError::visible(problems)));
-                Either::Left(ready(AttemptEnd::new(exit, false)))
+                let exit = BodyFailure::Error(ToolError::visible(problems));
+                Either::Left(ready(AttemptEnd::new(BodyExit::Failed(exit), false)))
             }
         }
     }
@@ -177,7 +190,7 @@ impl<'a, C: Send + Sync + 'static> BodyAttempt<'a, C> {
             // A body that sees the stop before the driver does ends because of it, too.
             let was_stopped = matches!(ended, Err(StopCause::CallStopped)) || self.ctx.is_cancelled();
             let (exit, late_body) = match ended {
-                Ok(ended) => (BodyExit::Finished(flatten_result(ended)), None),
+                Ok(ended) => (flatten_result(ended).into(), None),
                 Err(stopped) => self.stop_body(running, stopping, stopped).boxed().await,
             };
             AttemptEnd { exit, was_stopped, blocked: self.tool.poll_monitor.take_blocking_poll(), late_body }
@@ -215,19 +228,23 @@ impl<'a, C: Send + Sync + 'static> BodyAttempt<'a, C> {
         }
         match (ended, stopping, stopped) {
             // It finished in the moment in which it was stopped.
-            (Ok(Ok(result)), _, _) => (BodyExit::Finished(result), None),
-            (Ok(Err(gone @ BodyJoinError::Panicked(_))), _, _) => {
-                (BodyExit::Finished(flatten_result(Err(gone))), None)
+            (Ok(Ok(result)), _, _) => (result.into(), None),
+            (Ok(Err(gone @ BodyJoinError::Panicked(_))), _, _) => (flatten_result(Err(gone)).into(), None),
+            (Ok(Err(BodyJoinError::Dropped)), _, StopCause::DeadlineExceeded) => {
+                (BodyExit::Failed(BodyFailure::TimedOut), None)
             }
-            (Ok(Err(BodyJoinError::Dropped)), _, StopCause::DeadlineExceeded) => (BodyExit::TimedOut, None),
-            (Ok(Err(BodyJoinError::Dropped)), _, StopCause::CallStopped) => (BodyExit::Cancelled, None),
-            (Err(_), _, StopCause::CallStopped) => (BodyExit::Cancelled, Some(running)),
-            (Err(_), StopMethod::Abort, StopCause::DeadlineExceeded) => (BodyExit::TimedOut, Some(running)),
+            (Ok(Err(BodyJoinError::Dropped)), _, StopCause::CallStopped) => {
+                (BodyExit::Failed(BodyFailure::Cancelled), None)
+            }
+            (Err(_), _, StopCause::CallStopped) => (BodyExit::Failed(BodyFailure::Cancelled), Some(running)),
+            (Err(_), StopMethod::Abort, StopCause::DeadlineExceeded) => {
+                (BodyExit::Failed(BodyFailure::TimedOut), Some(running))
+            }
             (
                 Err(_),
                 StopMethod::Cooperative | StopMethod::CooperativeWithLayers,
                 StopCause::DeadlineExceeded,
-            ) => (BodyExit::TimedOutStillRunning, Some(running)),
+            ) => (BodyExit::Failed(BodyFailure::TimedOutStillRunning), Some(running)),
         }
     }
 }
@@ -301,6 +318,15 @@ const BLOCKING_POLL: Duration = Duration::from_millis(100);
 
 /// Longest poll at which an inline body stays inline: about ten times the cost of moving it to another thread.
 const MAX_INLINE_POLL: Duration = Duration::from_micros(100);
+
+/// Returns the warning about an async body that blocked the thread that polled it.
+pub(crate) fn blocking_body_warning(tool: &ToolKey, blocked: Duration) -> String {
+    format!(
+        "the async body of tool `{tool}` blocked its thread for {} ms; hint: write a blocking body as a plain `fn`, \
+         which runs on a thread of its own",
+        blocked.as_millis()
+    )
+}
 
 /// The blocking polls of one tool's async bodies.
 #[derive(Debug, Default)]

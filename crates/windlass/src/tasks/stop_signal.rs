@@ -2,13 +2,14 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+use windlass_core::failure::RunFailure;
 
 /// The stop signals of a turn.
 ///
@@ -21,13 +22,25 @@ pub(crate) struct TurnStop {
     some: CancellationToken,
     /// Position of the first call that failed the run.
     failed_at: AtomicUsize,
+    /// Failure with which the run ends, if no call recorded it.
+    failure: OnceLock<RunFailure>,
 }
 
 impl TurnStop {
     /// Creates the signals of a turn. `run` stops its run.
     pub(crate) fn new(run: &CancellationToken) -> Self {
         let all = run.child_token();
-        Self { some: all.child_token(), all, failed_at: AtomicUsize::new(usize::MAX) }
+        Self {
+            some: all.child_token(),
+            all,
+            failed_at: AtomicUsize::new(usize::MAX),
+            failure: OnceLock::new(),
+        }
+    }
+
+    /// Returns the stop signal of the call at a position in the model's order.
+    pub(crate) fn of_call(&self, place: usize) -> CallStop<'_> {
+        CallStop { turn: self, place }
     }
 
     /// Returns the token that stops all calls.
@@ -38,6 +51,17 @@ impl TurnStop {
     /// Stops all calls.
     pub(crate) fn stop_all(&self) {
         self.all.cancel();
+    }
+
+    /// Stops all calls, because the run ends with this failure.
+    pub(crate) fn stop_with_failure(&self, failure: &RunFailure) {
+        self.failure.get_or_init(|| failure.clone());
+        self.stop_all();
+    }
+
+    /// Returns the failure with which the run ends, if no call recorded it.
+    pub(crate) fn failure(&self) -> Option<&RunFailure> {
+        self.failure.get()
     }
 
     /// Stops the calls after the one at `place`, which failed the run.
@@ -142,6 +166,30 @@ impl<'a> CallStop<'a> {
             Some(output) => Some(output),
             None => tokio::time::timeout(drain, future).await.ok(),
         }
+    }
+}
+
+/// The failure with which a nested run ends once the timeout of its call, or of a call around it, has passed.
+#[derive(Default)]
+pub(crate) struct NestedDeadline {
+    passed: OnceLock<RunFailure>,
+    outer: Option<Arc<Self>>,
+}
+
+impl NestedDeadline {
+    /// Creates the deadline of a run inside another one.
+    pub(crate) fn nested_in(outer: &Arc<Self>) -> Arc<Self> {
+        Arc::new(Self { passed: OnceLock::new(), outer: Some(outer.clone()) })
+    }
+
+    /// Marks the timeout of the call as passed.
+    pub(crate) fn pass(&self, failure: &RunFailure) {
+        self.passed.get_or_init(|| failure.clone());
+    }
+
+    /// Returns the failure, if a timeout has passed.
+    pub(crate) fn failure(&self) -> Option<&RunFailure> {
+        self.outer.as_deref().and_then(Self::failure).or_else(|| self.passed.get())
     }
 }
 

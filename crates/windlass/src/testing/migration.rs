@@ -13,8 +13,8 @@ use windlass_core::{
 use super::check::{StoreCheck, lease_claim, rich_output, sample_digest};
 use crate::error::StoreErrorKind;
 use crate::store::{
-    Durability, MigrationError, MigrationReport, PostedDecision, ReceiptKey, RunQuery, RunStatus, Store,
-    migrate_store,
+    DerivedWrites, Durability, MigrationError, MigrationReport, PostedDecision, ReceiptKey, ReceiptWrite,
+    RunQuery, RunStatus, Store, migrate_store,
 };
 
 pub(super) async fn check_migration<S, F, Fut>(make: &F)
@@ -73,7 +73,14 @@ async fn a_store_moves<S: Store>(check: StoreCheck, source: S, target: S) {
     check.expect_ok("an output", source.save_withheld_output(&lease, &"c1".into(), &"held".into()).await);
     let key = ReceiptKey { scope: String::new(), digest: sample_digest("call") };
     check.expect_ok("a claim", source.claim_receipt(&key, lease_claim("ann", 1_000), None).await);
-    let kept = source.save_receipt(&key, "ann", &rich_output("receipt"), Some(Timestamp(9_000))).await;
+    let receipt = ReceiptWrite {
+        key: key.clone(),
+        owner: "ann".to_owned(),
+        output: rich_output("receipt"),
+        expires_at: Some(Timestamp(9_000)),
+    };
+    let writes = DerivedWrites { receipts: vec![receipt], ..DerivedWrites::default() };
+    let kept = source.append_with_writes(&lease, 700, Vec::new(), Durability::Sync, writes).await;
     check.expect_ok("a receipt", kept);
     let driven = lease_claim("cem", 1_000);
     let driven = source.create_run(&"driven".into(), &agent, driven, ended_journal("driven", 3)).await;

@@ -1,12 +1,16 @@
 //! Test suites for implementations of stores.
 
+mod artefacts;
 mod check;
+mod decisions;
 mod leases;
 mod migration;
 mod queue;
 mod receipts;
+mod run_lists;
 mod run_sessions;
 mod runs;
+mod schedules;
 mod sessions;
 
 pub use queue::run_queue_suite;
@@ -35,6 +39,9 @@ where
 {
     leases::check_leases(&make).await;
     runs::check_runs(&make).await;
+    decisions::check_decisions(&make).await;
+    artefacts::check_artefacts(&make).await;
+    run_lists::check_run_lists(&make).await;
     receipts::check_receipts(&make).await;
     migration::check_migration(&make).await;
     run_sessions::check_run_sessions(&make).await;

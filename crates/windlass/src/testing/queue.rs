@@ -12,6 +12,7 @@ use windlass_core::{
 };
 
 use super::check::{StoreCheck, lease_claim, stored_lease};
+use super::schedules::{schedules_are_kept, schedules_submit_runs};
 use crate::error::StoreErrorKind;
 use crate::fleet::{
     AgentOffer, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState, RunDeparture, RunQueue,
@@ -50,6 +51,8 @@ where
     failures_are_bounded(StoreCheck("failures are bounded"), make().await).await;
     orders_reach_their_run(StoreCheck("orders reach their run"), make().await).await;
     a_forgotten_run_leaves_the_queue(StoreCheck("a forgotten run leaves the queue"), make().await).await;
+    schedules_are_kept(StoreCheck("schedules are kept"), make().await).await;
+    schedules_submit_runs(StoreCheck("schedules submit runs"), make().await).await;
     open_runs_are_listed(StoreCheck("open runs are listed in pages"), make().await).await;
 }
 

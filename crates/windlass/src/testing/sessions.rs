@@ -6,9 +6,10 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use windlass_core::{id::SessionId, item::Item};
 
-use super::check::StoreCheck;
+use super::check::{StoreCheck, lease_claim, stored_lease};
 use crate::error::StoreErrorKind;
-use crate::session::{SessionState, SessionStore};
+use crate::session::{SessionClaim, SessionState, SessionStore};
+use crate::store::StoredLease;
 
 /// Checks the contract of a session store. `make` creates an empty store for each check.
 ///
@@ -27,6 +28,37 @@ where
     calls_are_in_order(StoreCheck("items are in the order of the calls"), make().await).await;
     a_session_is_replaced(StoreCheck("a session is replaced"), make().await).await;
     one_of_many_replaces(StoreCheck("one of many replaces"), make().await).await;
+    one_driver_holds_a_session(StoreCheck("one driver holds a session"), make().await).await;
+}
+
+/// A claim is granted to one owner, renewed by it, and given to another when it was released or seen unchanged.
+async fn one_driver_holds_a_session<S: SessionStore>(check: StoreCheck, store: S) {
+    let session = SessionId::from("s");
+    let claim = async |owner: &str, now, abandoned: Option<&StoredLease>| {
+        let claimed = store.claim_session(&session, lease_claim(owner, now), abandoned).await;
+        check.expect_ok("claiming", claimed)
+    };
+    if claim("ann", 1_000, None).await == SessionClaim::ProcessLocal {
+        return;
+    }
+    let held = |owner, beat, now| SessionClaim::Held(stored_lease(owner, 0, beat, now));
+    check.expect_equal("the claim of another", claim("bea", 1_001, None).await, held("ann", 0, 1_000));
+    check.expect_equal("the renewal", claim("ann", 2_000, None).await, SessionClaim::Granted);
+    for now in [0, 3_000, 3_600_000] {
+        check.expect_equal("no time ends a claim", claim("bea", now, None).await, held("ann", 1, 2_000));
+    }
+    let first = stored_lease("ann", 0, 0, 1_000);
+    let stale = claim("bea", 3_000, Some(&first)).await;
+    check.expect_equal("a claim that was renewed", stale, held("ann", 1, 2_000));
+    let other = store.claim_session(&"t".into(), lease_claim("bea", 1_000), None).await;
+    check.expect_equal("another session", check.expect_ok("claiming", other), SessionClaim::Granted);
+    let seen = stored_lease("ann", 0, 1, 2_000);
+    let taken = claim("bea", 3_000, Some(&seen)).await;
+    check.expect_equal("a claim that was seen unchanged", taken, SessionClaim::Granted);
+    check.expect_ok("releasing too late", store.release_session(&session, "ann").await);
+    check.expect_equal("the claim of the next", claim("cem", 3_001, None).await, held("bea", 0, 3_000));
+    check.expect_ok("releasing", store.release_session(&session, "bea").await);
+    check.expect_equal("a free session", claim("cem", 3_002, None).await, SessionClaim::Granted);
 }
 
 fn user_items(writer: usize, batch: usize, count: usize) -> Vec<Arc<Item>> {

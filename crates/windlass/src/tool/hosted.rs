@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use windlass_core::run::ApprovalRequirement;
 use windlass_core::tool::{ToolEffect, ToolKey};
 
-use super::{ApprovalRule, IntoTool, Tool, ToolBody, ToolContext, body};
+use super::{ApprovalRule, IntoTool, Tool, ToolBody, ToolContext, prepared_call};
 use crate::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail};
 use crate::model::ToolKind;
 
@@ -37,7 +37,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
         let refuse = |_: ToolContext<C>, _: Value| async {
             Err::<String, _>("The provider runs this tool itself; it cannot be called here.")
         };
-        let body = ToolBody::Function(body::dynamic_async(schema.clone(), refuse));
+        let body = ToolBody::Function(prepared_call::dynamic_async(schema.clone(), refuse));
         let mut tool = Self::new(key.name(), "", schema, body).non_strict().effect(ToolEffect::Pure);
         tool.key = key;
         tool.provider_kind(ToolKind::Hosted(Arc::new(definition)))
@@ -187,7 +187,7 @@ impl<C: Send + Sync + 'static> IntoTool<C> for HostedMcpServer<C> {
         // The provider executes the call. The body only approves it, which may be repeated after a crash.
         let allow = |_: ToolContext<C>, _: Value| async { Ok::<_, String>("approved") };
         let mut tool = Tool::new_hosted(hosted_server_key(&self.label), Value::Object(self.definition));
-        tool.body = ToolBody::Function(body::dynamic_async(schema, allow));
+        tool.body = ToolBody::Function(prepared_call::dynamic_async(schema, allow));
         if self.allowed_tools.is_none() && self.on_approval_request.is_none() {
             return tool.needs_approval();
         }

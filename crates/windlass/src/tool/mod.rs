@@ -1,7 +1,7 @@
 //! Tools: a name, a description, a schema, a body, and the policies for its execution.
 
 mod approval;
-mod body;
+mod call_report;
 mod context;
 mod definition;
 mod error;
@@ -33,18 +33,18 @@ pub use provider_defined::{
 pub use source::{SourcedTools, ToolSource, ToolSourceRequest};
 
 pub(crate) use approval::ApprovalRule;
-pub(crate) use body::{
-    BodyPlacement, BodyResult, BodyStart, PreparedBody, ToolFunction, canonicalize_arguments,
-    parse_arguments, parse_value, to_body_result,
-};
+pub(crate) use call_report::{EndedAgent, EndedBody};
 pub(crate) use context::{CallDetails, RawArguments, TurnContext};
 pub(crate) use hosted::hosted_server_key;
 pub(crate) use options::{ConflictOrder, EnabledRule};
 pub(crate) use output::to_output_content;
-pub(crate) use prepared_call::{PreparedCall, read_arguments, read_saved_arguments};
+pub(crate) use prepared_call::{
+    BodyPlacement, BodyResult, BodyStart, PreparedBody, PreparedCall, ToolFunction, canonicalize_arguments,
+    parse_arguments, parse_value, read_arguments, to_body_result,
+};
 pub(crate) use progress::ProgressQueue;
 pub(crate) use result_text::{
-    failure_text, invalid_arguments_result, result_for_error, result_for_timeout, truncate_detail,
+    failure_text, invalid_arguments_result, result_for_error, result_for_timeout, tool_timeout_failure,
     with_edit_note,
 };
 
@@ -112,6 +112,7 @@ pub struct Tool<C = ()> {
     pub(crate) concurrency_permits: Option<Arc<Semaphore>>,
     pub(crate) conflict_rule: Option<ConflictRule>,
     pub(crate) conflict_order: ConflictOrder,
+    pub(crate) default_max_turns: Option<u32>,
     pub(crate) reconcile: Option<options::ReconcileFunction<C>>,
     pub(crate) input_guardrails: Vec<ToolInputGuardrail<C>>,
     pub(crate) output_guardrails: Vec<ToolOutputGuardrail<C>>,
@@ -120,6 +121,8 @@ pub struct Tool<C = ()> {
     pub(crate) output_visibility: OutputVisibility,
     content_sources: ContentSources,
     output_schema: Option<Arc<Value>>,
+    /// True if the model is not offered the tool until it has searched for it.
+    pub(crate) is_deferred: bool,
 }
 
 /// The schemas of a dynamic tool.
@@ -167,7 +170,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
         E: fmt::Display + Send + Sync + 'static,
     {
         let schema = Arc::new(generate_schema::<A>());
-        let body = body::typed_async(schema.clone(), body);
+        let body = prepared_call::typed_async(schema.clone(), body);
         Self::new(name, description, schema, ToolBody::Function(body))
     }
 
@@ -180,7 +183,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
         E: fmt::Display + Send + Sync + 'static,
     {
         let schema = Arc::new(generate_schema::<A>());
-        let body = body::typed_blocking(schema.clone(), body);
+        let body = prepared_call::typed_blocking(schema.clone(), body);
         Self::new(name, description, schema, ToolBody::Function(body))
     }
 
@@ -216,7 +219,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
         T: Serialize,
         E: fmt::Display + Send + Sync + 'static,
     {
-        let body = body::dynamic_async(schemas.validation_schema, body);
+        let body = prepared_call::dynamic_async(schemas.validation_schema, body);
         Self::new(name, description, schemas.model_schema, ToolBody::Function(body))
     }
 
@@ -228,7 +231,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
         E: fmt::Display + Send + Sync + 'static,
     {
         let schema = Arc::new(schema);
-        let body = body::dynamic_blocking(schema.clone(), body);
+        let body = prepared_call::dynamic_blocking(schema.clone(), body);
         Self::new(name, description, schema, ToolBody::Function(body))
     }
 
@@ -257,6 +260,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             concurrency_permits: None,
             conflict_rule: None,
             conflict_order: ConflictOrder::Independent,
+            default_max_turns: None,
             reconcile: None,
             input_guardrails: Vec::new(),
             output_guardrails: Vec::new(),
@@ -265,6 +269,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             output_visibility: OutputVisibility::Public,
             content_sources: ContentSources::NONE,
             output_schema: None,
+            is_deferred: false,
         }
     }
 
@@ -287,6 +292,16 @@ impl<C: Send + Sync + 'static> Tool<C> {
     ) -> Self {
         self.effect = ToolEffect::Once;
         self.effect_rule = Some(Arc::new(move |arguments| arguments.downcast_ref::<A>().map(&rule)));
+        self
+    }
+
+    /// Defers the tool: the model is not offered it until a call of
+    /// [`SEARCH_TOOL`](crate::agent::SEARCH_TOOL) has found it. Agents with deferred tools have that tool. Hundreds of
+    /// tools cost no more tokens than those that a run needs. The loaded tools follow from the journal, so that a
+    /// resumed run has them, too. In a live session all tools are offered.
+    #[must_use]
+    pub fn deferred(mut self) -> Self {
+        self.is_deferred = true;
         self
     }
 
@@ -613,6 +628,7 @@ impl<C> Clone for Tool<C> {
             concurrency_permits: self.concurrency_permits.clone(),
             conflict_rule: self.conflict_rule.clone(),
             conflict_order: self.conflict_order,
+            default_max_turns: self.default_max_turns,
             reconcile: self.reconcile.clone(),
             input_guardrails: self.input_guardrails.clone(),
             output_guardrails: self.output_guardrails.clone(),
@@ -621,6 +637,7 @@ impl<C> Clone for Tool<C> {
             output_visibility: self.output_visibility,
             content_sources: self.content_sources,
             output_schema: self.output_schema.clone(),
+            is_deferred: self.is_deferred,
         }
     }
 }

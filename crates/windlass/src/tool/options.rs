@@ -222,4 +222,12 @@ impl<C: Send + Sync + 'static> Tool<C> {
         self.conflict_order = ConflictOrder::PlanSteps;
         self
     }
+
+    /// Declares that runs with this tool take many small turns, as those on a screen do: the default limit of a run, or of
+    /// a nested agent, is at least this number of turns. A limit that is set on the run takes precedence.
+    #[must_use]
+    pub fn default_max_turns(mut self, turns: u32) -> Self {
+        self.default_max_turns = Some(turns);
+        self
+    }
 }

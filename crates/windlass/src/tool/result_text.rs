@@ -13,20 +13,13 @@ use super::{FailureMessageFunction, OnFailure, OnTimeout, Tool, ToolContext, Too
 
 /// Returns the failure text for the model, with the detail that it may see.
 pub(crate) fn failure_text(detail: Option<&str>) -> String {
-    text_with_detail(model_text::TOOL_FAILED, detail)
+    model_text::with_detail(model_text::TOOL_FAILED, detail)
 }
 
 /// Returns the failure text of an error. It never invites the model to repeat a call that may have taken effect.
 fn error_text(error: &ToolError, detail: Option<&str>) -> String {
     let start = if error.is_effect_unknown() { model_text::EFFECT_UNKNOWN } else { model_text::TOOL_FAILED };
-    text_with_detail(start, detail)
-}
-
-fn text_with_detail(start: &str, detail: Option<&str>) -> String {
-    match detail {
-        Some(detail) => format!("{start} Error: {}", truncate_detail(detail)),
-        None => start.to_owned(),
-    }
+    model_text::with_detail(start, detail)
 }
 
 /// Returns the result of a call with invalid arguments, by the tool's failure policy.
@@ -55,13 +48,7 @@ pub(crate) fn invalid_arguments_result<C>(
 /// Prefixes an output with a note about edited arguments, so that the model does not reason about arguments
 /// that never ran.
 pub(crate) fn with_edit_note(edited: &str, output: OutputContent) -> OutputContent {
-    model_text::with_edit_note(truncate_detail(edited), output)
-}
-
-/// Truncates a detail for the model.
-pub(crate) fn truncate_detail(detail: &str) -> &str {
-    const MAX_DETAIL_BYTES: usize = 4096;
-    &detail[..detail.floor_char_boundary(MAX_DETAIL_BYTES)]
+    model_text::with_edit_note(model_text::truncate_detail(edited), output)
 }
 
 /// Returns the result for a failed body.
@@ -100,15 +87,27 @@ fn custom_failure_text<C>(
     std::panic::catch_unwind(AssertUnwindSafe(|| say(ctx, error))).unwrap_or_else(|_| error_text(error, None))
 }
 
+/// Returns the failure of a run that the timeout of a call ends.
+pub(crate) fn tool_timeout_failure<C: Send + Sync + 'static>(
+    tool: &Tool<C>,
+    ctx: &ToolContext<C>,
+) -> RunFailure {
+    let call = ctx.call_path().call().clone();
+    RunFailure::ToolTimeout { tool: tool.key().to_string(), call, seconds: timeout_seconds(tool) }
+}
+
+/// Returns the timeout in seconds, rounded, so that a duration made from a fraction reads as it was written.
+fn timeout_seconds<C>(tool: &Tool<C>) -> String {
+    ((tool.timeout.unwrap_or_default().as_secs_f64() * 1e6).round() / 1e6).to_string()
+}
+
 /// Returns the result for a timed-out call.
 pub(crate) fn result_for_timeout<C: Send + Sync + 'static>(
     tool: &Tool<C>,
     ctx: &ToolContext<C>,
     how: CallStatus,
 ) -> CallResult {
-    // Rounded, so that a duration made from a fraction reads as it was written.
-    let seconds = (tool.timeout.unwrap_or_default().as_secs_f64() * 1e6).round() / 1e6;
-    let seconds = seconds.to_string();
+    let seconds = timeout_seconds(tool);
     let default_text = || format!("Tool '{}' timed out after {seconds} seconds.", tool.name());
     let is_still_running = how == CallStatus::TimedOutStillRunning;
     let mut told = match &tool.on_timeout {
@@ -124,13 +123,6 @@ pub(crate) fn result_for_timeout<C: Send + Sync + 'static>(
     }
     match &tool.on_timeout {
         OnTimeout::TellModel | OnTimeout::CustomMessage(_) => CallResult::new(how, told),
-        OnTimeout::FailRun => {
-            let call = ctx.call_path().call().clone();
-            CallResult::failing_run(
-                how,
-                told,
-                RunFailure::ToolTimeout { tool: tool.key().to_string(), call, seconds },
-            )
-        }
+        OnTimeout::FailRun => CallResult::failing_run(how, told, tool_timeout_failure(tool, ctx)),
     }
 }

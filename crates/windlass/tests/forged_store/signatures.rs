@@ -7,11 +7,14 @@ use windlass::core::authenticity::{ApproverKey, DecisionSignature, SignatureErro
 use windlass::core::canonical::Digest;
 use windlass::core::decision::{Decision, DecisionScope};
 use windlass::core::id::RunId;
+use windlass::core::inspect::ForkChange;
 use windlass::core::journal::{DecisionRecorded, JournalFormatError};
-use windlass::error::RunError;
+use windlass::error::{DecisionError, RunError};
+use windlass::run::{PausedRun, RunResult};
 use windlass::store::{
     ApproverPolicy, ApproverSigner, DecisionReview, PostDecisionError, PostedDecision, SqliteStore, Store,
-    load_paused, load_posted_decisions, post_decision, post_signed_decision, verify_run, verify_stored_run,
+    fork_run, load_paused, load_posted_decisions, post_decision, post_signed_decision, verify_run,
+    verify_stored_run,
 };
 
 use super::journal::forge_approval;
@@ -205,7 +208,12 @@ async fn a_decision_on_a_value_counts_with_a_signature_only() {
     victim.start_payment(guarded(&victim), "run").await;
     let mut paused = load_paused(&*guarded(&victim), &"run".into()).await.expect("it opens");
     paused.decide_as("ann");
-    let mut unsigned = paused.clone();
+    let refused = paused.approve("c1").expect_err("she has not signed");
+    assert!(matches!(refused, DecisionError::Signature(SignatureError::Missing)), "{refused}");
+    assert_eq!(paused.pending_calls().len(), 1, "it still waits");
+    // A value that another process made knows nothing of approvers; the driver does.
+    let mut unsigned = PausedRun::from_text(&paused.to_text()).expect("it can be read");
+    unsigned.decide_as("ann");
     unsigned.approve("c1").expect("it waits");
     let result = victim.agent(done()).resume(unsigned).store(guarded(&victim)).await;
     assert!(matches!(result, Err(RunError::JournalFormat(JournalFormatError::ForgedDecision { .. }))));
@@ -217,6 +225,41 @@ async fn a_decision_on_a_value_counts_with_a_signature_only() {
     assert!(is_finished(&result.expect("it goes on")));
     assert_eq!(victim.paid(), [serde_json::json!({ "euros": 5 })]);
     verify_run(&*guarded(&victim), &"run".into()).await.expect("the journal has her signature");
+}
+
+#[tokio::test]
+async fn a_paused_run_refuses_an_unsigned_decision_where_it_is_driven() {
+    let victim = Victim::new();
+    let result =
+        victim.agent([pay_response("c1", 9000)]).run("pay").run_id("run").store(guarded(&victim)).await;
+    let Ok(RunResult::Paused(mut paused)) = result else { panic!("it waits: {result:?}") };
+    let refused = paused.approve_always("c1").expect_err("nobody has signed");
+    assert!(matches!(refused, DecisionError::Signature(SignatureError::Missing)), "{refused}");
+    let refused = paused.approve_edited("c1", "{\"euros\": 5}").expect_err("nobody has signed");
+    assert!(matches!(refused, DecisionError::Signature(SignatureError::Missing)), "{refused}");
+    paused.sign_with(Some(signer("mallory")));
+    let refused = paused.approve("c1").expect_err("she is no approver");
+    assert!(matches!(refused, DecisionError::Signature(SignatureError::UnknownKey(_))), "{refused}");
+    assert_eq!((paused.pending_calls().len(), victim.paid().len()), (1, 0));
+    paused.sign_with(None);
+    paused.reject("c1").expect("a rejection needs no signature");
+}
+
+#[tokio::test]
+async fn a_fork_whose_decisions_would_not_count_is_refused_before_it_is_made() {
+    let victim = Victim::new();
+    victim.start_payment(guarded(&victim), "run").await;
+    post_signed(&*guarded(&victim), "run", "ann", "ann", Decision::Approve).await.expect("it counts");
+    let (result, _) = victim.recover(guarded(&victim), "run", done()).await;
+    assert!(is_finished(&result.expect("it goes on")));
+    let store = guarded(&victim);
+    let last = store.load_journal(&"run".into(), 0).await.expect("it can be read").len() as u64 - 1;
+    let forked = fork_run(&*store, &"run".into(), last, "fork".into(), ForkChange::Unchanged).await;
+    assert!(
+        forked.is_err_and(|error| error.to_string().contains("forged")),
+        "her signature is of the origin"
+    );
+    assert!(store.load_journal(&"fork".into(), 0).await.expect("it can be read").is_empty());
 }
 
 #[tokio::test]

@@ -407,6 +407,7 @@ async fn s18_of_several_failures_that_end_the_run_the_first_in_order_is_reported
                 call: call.into(),
                 status: CallStatus::Failed,
                 output: format!("{FAILED} Error: {call} failed").into(),
+                is_output_redacted: false,
                 guardrails: Vec::new(),
                 run_failure: Some(Box::new(RunFailure::ToolFailed {
                     tool: "fatal".to_owned(),

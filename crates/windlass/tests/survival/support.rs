@@ -253,7 +253,9 @@ impl ScenarioRun {
             (Some(RunEnd::Finished(output)), _) => ScenarioEnd::Finished(output),
             (Some(RunEnd::Failed(failure)), _) => ScenarioEnd::Failed(failure),
             (Some(RunEnd::Cancelled), _) => ScenarioEnd::Cancelled,
-            (None, RunAction::Pause(pending)) => {
+            // A run that keeps its approvals when it is cancelled pauses with calls that were stopped.
+            (None, RunAction::Pause(_) | RunAction::AdvanceCalls) if !run.pending_calls().is_empty() => {
+                let pending = run.pending_calls();
                 ScenarioEnd::Paused(pending.iter().map(|pending| pending.path.to_string()).collect())
             }
             (None, _) => ScenarioEnd::LeftOpen,

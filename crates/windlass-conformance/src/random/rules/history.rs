@@ -209,7 +209,9 @@ pub(super) fn reused_id_refused(pair: &mut OutcomePair) {
     let agents = pair.scenario["agents"].as_object().into_iter().flatten();
     let makers = agents.filter(|(name, agent)| !pair.is_nested_agent(name) && makes_refused(agent));
     let is_of_another = makers.count() > 1;
-    if is_of_another || (is_reused && (is_refused || is_renamed)) {
+    // Until then, one of them did all that the other did.
+    let has_same_begin = pair.is_windlass_ahead() || pair.is_reference_ahead();
+    if has_same_begin && (is_of_another || (is_reused && (is_refused || is_renamed))) {
         pair.forget_all();
         return;
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::run::{
     ApplyError, CallEffect, CallFeatures, CallOutcome, CallProgress, OutputCandidateSource, ReplayedRun, Run,
-    RunAction, RunEnd, TurnSchedule,
+    RunAction, RunEnd, StopRequest, TurnSchedule,
 };
 use crate::{
     canonical::Digest,
@@ -15,10 +15,10 @@ use crate::{
     idempotency::CallKey,
     item::{ContentPart, Item, Message, OpaqueItem, OutputContent, OutputStatus, Role, ToolCall},
     journal::{
-        CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded,
-        DecisionRevoked, FilteredInput, HandoffRecorded, InputAdded, JournalEntry, JournalRecord,
-        ModelInputFiltered, ModelRequestFailed, ModelResponded, OutputRejected, ResponseRejected,
-        RunCancelled, RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
+        CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, CompactionReason,
+        DecisionRecorded, DecisionRevoked, FilteredInput, HandoffRecorded, HistoryCompacted, InputAdded,
+        JournalEntry, JournalRecord, ModelInputFiltered, ModelRequestFailed, ModelResponded, OutputRejected,
+        ResponseRejected, RunCancelled, RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
     },
     plan::{BodyKind, CallDisposition, ResolvedTool, ResponsePlan, ToolLookup, plan_response},
     tool::{ApprovalPolicy, ToolEffect, ToolKey},
@@ -96,6 +96,7 @@ pub(crate) fn run_started(run: &str, agent: &str) -> RunStarted {
         session: None,
         previous_response_id: None,
         origin: None,
+        build: None,
     }
 }
 
@@ -264,6 +265,18 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
                 input: vec![FilteredInput::Item(Arc::new(short)), kept],
             })
         }
+        "compact" => {
+            let number = |at: usize| rest[at].parse().expect("an index is a number");
+            let kept = FilteredInput::History { from: number(0), to: number(1) };
+            JournalEntry::HistoryCompacted(HistoryCompacted {
+                agent: run.agent().clone(),
+                reason: CompactionReason::NearContextWindow,
+                history: vec![FilteredInput::Item(Arc::new(Item::user("in short"))), kept],
+                tokens_before: 9,
+                tokens_after: 5,
+                summary_usage: Some(Usage::of_tokens(9, 1)),
+            })
+        }
         "handoff" => JournalEntry::HandoffRecorded(HandoffRecorded {
             call: call(),
             to: rest[1].into(),
@@ -403,7 +416,12 @@ fn parse_status(word: &str) -> CallStatus {
 
 /// Returns the next action as short text.
 pub(crate) fn describe_next(run: &Run) -> String {
-    match run.next() {
+    describe_action(run, None)
+}
+
+/// Returns the next action of a driver that was asked to stop, as short text.
+pub(crate) fn describe_action(run: &Run, request: Option<StopRequest>) -> String {
+    match run.next_action(request) {
         RunAction::RequestModel { agent, turn } => format!("model {agent} {turn}"),
         RunAction::MaxTurnsReached { max_turns } => format!("exhausted {max_turns}"),
         RunAction::AdvanceCalls => {
@@ -426,6 +444,8 @@ pub(crate) fn describe_next(run: &Run) -> String {
             let paths: Vec<String> = pending.iter().map(|pending| pending.path.to_string()).collect();
             format!("pause {}", paths.join(", "))
         }
+        RunAction::Cancel => "cancel".to_owned(),
+        RunAction::Leave => "leave".to_owned(),
         RunAction::Ended => "over".to_owned(),
     }
 }

@@ -37,6 +37,32 @@ fn however_a_run_ends_every_call_has_its_output() {
     }
 }
 
+/// A driver that cancels a run settles its calls before it records the end, and may die in between.
+#[test]
+fn a_run_whose_calls_were_cancelled_only_ends() {
+    let cases = [
+        ("answer c1:look; start c1; settle c1 cancelled", "cancel"),
+        ("answer c1:look c2:look; start c1; settle c1 cancelled", "cancel"),
+        ("answer c1:look c2:pay; hold c2; settle c1 cancelled", "cancel"),
+        // The run is cancelled with the one inside the call.
+        (
+            "answer c1:books; start c1; c1/ nest; c1/ answer p1:look; c1/ start p1; c1/ settle p1 cancelled",
+            "cancel",
+        ),
+        ("answer c1:books; start c1; c1/ nest; c1/ cancel", "cancel"),
+        // A failure counts, whatever was stopped by it.
+        ("answer c1:look c2:look; start c1; settle_and_end c1 failed; settle c2 cancelled", "fail"),
+        ("answer c1:look; start c1; settle c1 cancelled; cancel", "over"),
+    ];
+    for (script, expected) in cases {
+        let run = play_script(script);
+        assert_eq!(describe_next(&run).split(' ').next(), Some(expected), "{script}");
+        assert!(!run.is_paused() && !run.is_awaiting_model(), "{script}");
+    }
+    let refused = refusal_message("answer c1:look; start c1; settle c1 cancelled", "say");
+    assert_eq!(refused, "the run has ended");
+}
+
 #[test]
 fn an_answer_of_which_nothing_took_effect_is_taken_back() {
     let cases = [

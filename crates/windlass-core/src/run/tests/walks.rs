@@ -15,13 +15,15 @@ use crate::{
     canonical::Digest,
     decision::{Decision, DecisionScope, HoldReason, PendingCall, PersonQuestion},
     failure::RunFailure,
+    history::cut_places,
     id::CallId,
     inspect,
     item::{Item, Role},
     journal::{
-        CallEndedLate, CallHeld, CallSettled, CallStatus, DecisionRecorded, DecisionRevoked, FilteredInput,
-        HandoffRecorded, InputAdded, JournalEntry, ModelInputFiltered, ModelRequestFailed, OutputRejected,
-        RunCancelled, RunFailed, RunFinished, ToolUsePolicyKind, decode_journal, encode_journal,
+        CallEndedLate, CallHeld, CallSettled, CallStatus, CompactionReason, DecisionRecorded,
+        DecisionRevoked, FilteredInput, HandoffRecorded, HistoryCompacted, InputAdded, JournalEntry,
+        ModelInputFiltered, ModelRequestFailed, OutputRejected, RunCancelled, RunFailed, RunFinished,
+        ToolUsePolicyKind, decode_journal, encode_journal,
     },
     plan::{BodyKind, CallDisposition},
     tool::{ToolEffect, ToolKey},
@@ -87,7 +89,22 @@ fn possible_entries(
                     input: vec![kept, FilteredInput::Item(Arc::new(Item::user("in short")))],
                 })
             };
-            add(match choices.next_below(10) {
+            let compacted = |history: &[Arc<Item>]| {
+                let kept = cut_places(history).last().copied().unwrap_or(history.len());
+                JournalEntry::HistoryCompacted(HistoryCompacted {
+                    agent: run.agent().clone(),
+                    reason: CompactionReason::NearContextWindow,
+                    history: vec![
+                        FilteredInput::Item(Arc::new(Item::user("in short"))),
+                        FilteredInput::History { from: kept, to: history.len() },
+                    ],
+                    tokens_before: 9,
+                    tokens_after: 5,
+                    summary_usage: None,
+                })
+            };
+            add(match choices.next_below(11) {
+                10 => compacted(run.history()),
                 0 => JournalEntry::ModelRequestFailed(failed),
                 9 => filtered(run.history()),
                 1 => model_response(run, vec![Item::assistant("said")], ToolUsePolicyKind::RunModelAgain),
@@ -119,6 +136,7 @@ fn possible_entries(
             add(JournalEntry::TurnContinued);
             add(JournalEntry::RunFinished(RunFinished { output: "judged".to_owned(), message: None }));
         }
+        RunAction::Cancel => add(JournalEntry::RunCancelled(RunCancelled::default())),
         RunAction::Finish(candidate) => {
             let candidate_source = candidate.source;
             add(JournalEntry::RunFinished(RunFinished { output: candidate.output, message: None }));
@@ -130,7 +148,7 @@ fn possible_entries(
             }
         }
         RunAction::Fail(failure) => add(fail(failure)),
-        RunAction::Pause(_) | RunAction::Ended => {}
+        RunAction::Pause(_) | RunAction::Leave | RunAction::Ended => {}
     }
     found
 }
@@ -490,7 +508,9 @@ fn check_invariants(bench: &RunBench, witness: &InvariantChecker) {
             | RunAction::HandOff { .. }
             | RunAction::EvaluateResults { .. }
             | RunAction::Finish(_)
+            | RunAction::Cancel
             | RunAction::Fail(_) => {}
+            RunAction::Leave => panic!("nobody asked the run to stop"),
         }
         for call in run.unsettled_calls() {
             if let Some(child) = run.nested_run(&call) {

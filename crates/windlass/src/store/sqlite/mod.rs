@@ -11,7 +11,9 @@ mod reader;
 mod receipts;
 mod run_queue;
 mod runs;
+mod schedules;
 mod schema;
+mod session_store;
 mod sessions;
 mod snapshots;
 mod warnings;
@@ -24,7 +26,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_core::{
@@ -41,11 +42,11 @@ pub use self::warnings::StoreWarning;
 use self::writer::{AckLevel, RequestSubject, SqliteWriter, WriteTx};
 use super::{
     ApproverPolicy, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
-    ReceiptClaim, ReceiptKey, ReceiptWrite, RunQuery, RunStatus, Store, StoreFuture, StoredLease,
-    StoredReceipt, StoredRun, StoredSnapshot,
+    ReceiptClaim, ReceiptKey, RunQuery, RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun,
+    StoredSnapshot,
 };
 use crate::error::StoreError;
-use crate::session::{SessionState, SessionStore, SessionWrite};
+use crate::session::SessionStore;
 
 /// Environment variable that [`SqliteStore::from_env`] reads.
 const PATH_VARIABLE: &str = "WINDLASS_STORE";
@@ -541,20 +542,6 @@ impl Store for SqliteStore {
         self.readers.run_read(RequestSubject::Receipts, move |db| receipts::find_receipt(db, &key, now))
     }
 
-    fn save_receipt<'a>(
-        &'a self,
-        key: &'a ReceiptKey,
-        owner: &'a str,
-        output: &'a OutputContent,
-        expires: Option<Timestamp>,
-    ) -> StoreFuture<'a, ()> {
-        let (key, owner, output) = (key.clone(), owner.to_owned(), output.clone());
-        let receipt = ReceiptWrite { key, owner, output, expires_at: expires };
-        self.submit_write(RequestSubject::Receipts, AckLevel::Synced, move |desk| {
-            receipts::save_receipt(desk.db, &receipt)
-        })
-    }
-
     fn release_receipt<'a>(&'a self, key: &'a ReceiptKey, owner: &'a str) -> StoreFuture<'a, ()> {
         let (key, owner) = (key.clone(), owner.to_owned());
         self.submit_write(RequestSubject::Receipts, AckLevel::Committed, move |desk| {
@@ -639,63 +626,6 @@ impl Store for SqliteStore {
         self.readers.run_read(RequestSubject::Run(run.clone()), move |db| {
             artefacts::list_artefacts(db, &run, after.as_deref(), limit)
         })
-    }
-}
-
-impl SessionStore for SqliteStore {
-    fn load_session<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>> {
-        let session = session.clone();
-        self.readers.run_read(RequestSubject::Session(session.clone()), move |db| {
-            sessions::load_session(db, &session)
-        })
-    }
-
-    fn append_items<'a>(
-        &'a self,
-        session: &'a SessionId,
-        items: Vec<Arc<Item>>,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
-        let session = session.clone();
-        let about = RequestSubject::Session(session.clone());
-        self.submit_write(about, AckLevel::Synced, move |desk| {
-            sessions::append_items(desk.db, &session, &items)
-        })
-    }
-
-    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
-        let about = RequestSubject::Session(write.session.clone());
-        self.submit_write(about, AckLevel::Synced, move |desk| {
-            history::check_run_may_append(desk.db, &write)?;
-            sessions::append_run_items(desk.db, &write)
-        })
-    }
-
-    fn run_position<'a>(
-        &'a self,
-        session: &'a SessionId,
-        run: &'a RunId,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
-        let (session, run) = (session.clone(), run.clone());
-        self.readers.run_read(RequestSubject::Session(session.clone()), move |db| {
-            sessions::run_position(db, &session, &run)
-        })
-    }
-
-    fn replace_items<'a>(
-        &'a self,
-        session: &'a SessionId,
-        version: u64,
-        items: Vec<Arc<Item>>,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
-        let session = session.clone();
-        let about = RequestSubject::Session(session.clone());
-        self.submit_write(about, AckLevel::Synced, move |desk| {
-            sessions::replace_items(desk.db, &session, version, &items)
-        })
-    }
-
-    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
-        self.readers.run_read(RequestSubject::Store, sessions::list_sessions)
     }
 }
 

@@ -6,9 +6,10 @@ use windlass_core::id::{RunId, Timestamp};
 
 use super::runs::OwnedLeaseClaim;
 use super::writer::{AckLevel, RequestSubject};
-use super::{SqliteStore, queue};
+use super::{SqliteStore, queue, schedules};
 use crate::fleet::{
-    QueueOrder, QueuedRun, RunDeparture, RunQueue, RunSubmission, SubmitResult, TakenWork, WorkRequest,
+    QueueOrder, QueuedRun, RunDeparture, RunQueue, RunSchedule, RunSubmission, StoredSchedule, SubmitResult,
+    TakenWork, WorkRequest,
 };
 use crate::store::{LeaseClaim, StoreFuture, StoredLease};
 
@@ -113,6 +114,36 @@ impl RunQueue for SqliteStore {
         let after = after.cloned();
         self.readers
             .run_read(RequestSubject::Store, move |db| queue::list_queued_runs(db, after.as_ref(), limit))
+    }
+
+    fn save_schedule<'a>(&'a self, schedule: &'a RunSchedule, now: Timestamp) -> StoreFuture<'a, ()> {
+        let schedule = schedule.clone();
+        self.submit_write(RequestSubject::Store, AckLevel::Synced, move |desk| {
+            schedules::save_schedule(desk.db, &schedule, now)
+        })
+    }
+
+    fn remove_schedule<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool> {
+        let name = name.to_owned();
+        self.submit_write(RequestSubject::Store, AckLevel::Synced, move |desk| {
+            schedules::remove_schedule(desk.db, &name)
+        })
+    }
+
+    fn list_schedules(&self) -> StoreFuture<'_, Vec<StoredSchedule>> {
+        self.readers.run_read(RequestSubject::Store, schedules::list_schedules)
+    }
+
+    fn advance_schedule<'a>(
+        &'a self,
+        name: &'a str,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> StoreFuture<'a, ()> {
+        let name = name.to_owned();
+        self.submit_write(RequestSubject::Store, AckLevel::Committed, move |desk| {
+            schedules::advance_schedule(desk.db, &name, from, until)
+        })
     }
 
     fn wait_for_work(&self) -> BoxFuture<'_, ()> {

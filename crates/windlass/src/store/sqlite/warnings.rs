@@ -92,8 +92,9 @@ impl FilePlace {
         Self { host: host_name(), inode: inode(&path), path: path.to_string_lossy().into_owned() }
     }
 
+    /// Returns true if both are the same file of the same host. The disk of a clone has the same paths and inodes.
     fn is_same_file(&self, other: &Self) -> bool {
-        self.path == other.path && self.inode == other.inode
+        self == other
     }
 }
 
@@ -130,7 +131,7 @@ pub(super) fn find_warnings(db: &Connection, path: &Path) -> Result<Vec<StoreWar
 /// Records that the store is driven at this place, unless it is a copy whose original is still there.
 pub(super) fn record_place(db: &Connection, here: &FilePlace) -> Result<(), SqliteError> {
     if let Some(driven) = read_place(db)?
-        && (driven == *here || (!driven.is_same_file(here) && original_exists(&driven, here)))
+        && (driven.is_same_file(here) || original_exists(&driven, here))
     {
         return Ok(());
     }

@@ -1,46 +1,16 @@
-//! The build of an agent: a digest of what a stored run depends on.
-
-use std::fmt;
+//! The digest of an agent's build: of what a stored run depends on.
 
 use windlass_core::canonical::{Digest, canonical_json};
 
-use crate::agent::{Agent, AgentTool, HandoffTarget};
+use super::{Agent, AgentTool, HandoffTarget};
 use crate::tool::ToolBody;
 
-/// The build of an agent, as runs record it and workers declare it.
-///
-/// The digest covers the agent and every agent that it can reach: their names, the definitions of their tools without
-/// descriptions, their handoffs and their output types. Reworded instructions or descriptions make no new build. The tools
-/// of tool sources are not covered, because they are only known at run time.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct AgentBuild {
-    name: String,
-}
-
-impl AgentBuild {
-    /// Creates a build with a name that the application chooses, such as the version of a release.
-    pub fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into() }
-    }
-
-    /// Computes the build of an agent.
-    pub fn of_agent<C: Send + Sync + 'static>(agent: &Agent<C>) -> Self {
-        let mut parts = Vec::new();
-        describe_agent(agent, &mut Vec::new(), &mut parts);
-        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-        Self { name: Digest::of_parts(&parts).to_string() }
-    }
-
-    /// Returns the build as text.
-    pub fn as_str(&self) -> &str {
-        &self.name
-    }
-}
-
-impl fmt::Display for AgentBuild {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
-    }
+/// Returns the digest of an agent and of every agent that it can reach.
+pub(super) fn agent_digest<C: Send + Sync + 'static>(agent: &Agent<C>) -> Digest {
+    let mut parts = Vec::new();
+    describe_agent(agent, &mut Vec::new(), &mut parts);
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    Digest::of_parts(&parts)
 }
 
 /// Appends the description of an agent and of those that it reaches; `visited` has the agents that were described.
@@ -96,11 +66,11 @@ mod tests {
 
     #[test]
     fn other_words_are_the_same_build_and_another_schema_is_not() {
-        let build = AgentBuild::of_agent(&desk("what", "Orders."));
-        assert_eq!(AgentBuild::of_agent(&desk("what", "Orders something.")), build);
-        assert_ne!(AgentBuild::of_agent(&desk("thing", "Orders.")), build);
+        let build = agent_digest(&desk("what", "Orders."));
+        assert_eq!(agent_digest(&desk("what", "Orders something.")), build);
+        assert_ne!(agent_digest(&desk("thing", "Orders.")), build);
         let reaching = Agent::new("front").handoff(desk("what", "Orders."));
         let changed = Agent::new("front").handoff(desk("thing", "Orders."));
-        assert_ne!(AgentBuild::of_agent(&reaching), AgentBuild::of_agent(&changed));
+        assert_ne!(agent_digest(&reaching), agent_digest(&changed));
     }
 }

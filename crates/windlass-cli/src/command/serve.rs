@@ -1,0 +1,128 @@
+//! `windlass serve`: agents over HTTP, the inbox and the inspector.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+use windlass_server::{AccessPolicy, AccessRole, AgentServer, CallPreview, ServerLimits, TokenDigest};
+
+use super::work::{deploy_agents, read_agents};
+use crate::agent_file::{AgentFile, PreviewStatus};
+use crate::args::{CliArgs, ServeArgs};
+use crate::cli_error::{CliError, CommandExit};
+use crate::project::CliProject;
+use crate::run_driver::{SignalCounter, current_user};
+use crate::terminal::{OutputFormat, Terminal};
+
+/// Number of random bytes of a token.
+const TOKEN_BYTES: usize = 32;
+
+pub(crate) async fn run(args: &CliArgs, serve: &ServeArgs, term: &Terminal) -> Result<CommandExit, CliError> {
+    if let Some(person) = &serve.new_token {
+        return print_token(term, person);
+    }
+    let files = read_agents(args, &serve.agents)?;
+    let Some(first) = files.first() else { return Err(CliError::usage("no agent is named")) };
+    let project = CliProject::of_agent_file(args, first.path(), term)?;
+    let store = project.open_or_create().await?;
+    let registry = deploy_agents(&project, &files, &store).await?;
+    // Every process of this machine reaches the loopback interface, the commands of an agent included. So the one local
+    // user has a token, too, which only this terminal shows.
+    let (access, token) = match &serve.access {
+        Some(path) => (read_access(path)?, None),
+        None => {
+            let token = new_token()?;
+            let digest = TokenDigest::of_token(&token);
+            let access =
+                AccessPolicy::default().with_person(current_user(), digest, [("*", AccessRole::Administer)]);
+            (access, Some(token))
+        }
+    };
+    let limits = ServerLimits { concurrent_runs: serve.workers, ..ServerLimits::default() };
+    let mut server = AgentServer::new(registry)
+        .store(store)
+        .address(serve.listen.clone())
+        .access(access)
+        .limits(limits)
+        .preview(Arc::new(move |_, call| preview(&files, call)));
+    for name in &serve.name {
+        server = server.host(name.clone());
+    }
+    let stop = server.stop_handle();
+    let listener = server.listen().await.map_err(|error| CliError::new(error.to_string()))?;
+    let address = format!("http://{}", listener.local_addr()?);
+    match term.output_format() {
+        OutputFormat::Json => {
+            term.print_json(&json!({ "type": "serving", "url": address, "token": token }));
+        }
+        OutputFormat::Text => {
+            term.print_line(format!("serving on {address}"));
+            if let Some(token) = &token {
+                term.print_line(format!("token of this server, shown once: {token}"));
+            }
+        }
+    }
+    let mut signals = SignalCounter::install()?;
+    let mut serving = std::pin::pin!(server.serve_on(listener));
+    let served = tokio::select! {
+        served = &mut serving => served,
+        _ = signals.next() => {
+            stop.stop();
+            serving.await
+        }
+    };
+    served.map_err(|error| {
+        CliError::new(error.to_string()).with_hint("`windlass serve --help` shows how people are named")
+    })?;
+    Ok(CommandExit::Success)
+}
+
+fn preview(files: &[Arc<AgentFile>], call: &windlass::core::decision::PendingCall) -> Option<CallPreview> {
+    let file = files.iter().find(|file| file.name() == call.agent.as_str())?;
+    let preview = file.preview_change(call.tool.name(), &call.arguments)?;
+    let is_refused = matches!(preview.status, PreviewStatus::Refused);
+    Some(CallPreview { title: preview.title, is_refused, lines: preview.lines })
+}
+
+fn read_access(path: &Path) -> Result<AccessPolicy, CliError> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| CliError::not_found(format!("`{shown}` cannot be read: {error}")))?;
+    toml::from_str(&text).map_err(|error| {
+        CliError::new(format!("`{shown}` is not a valid access file:\n{}", error.to_string().trim_end()))
+            .with_hint("docs/guide/server.md has an example")
+    })
+}
+
+/// Makes a random token.
+fn new_token() -> Result<String, CliError> {
+    let mut bytes = [0; TOKEN_BYTES];
+    getrandom::fill(&mut bytes).map_err(|error| CliError::new(format!("there is no randomness: {error}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Prints a new token, which is stored nowhere, and the lines that let its person in.
+fn print_token(term: &Terminal, person: &str) -> Result<CommandExit, CliError> {
+    let token = new_token()?;
+    let digest = TokenDigest::of_token(&token).to_string();
+    match term.output_format() {
+        OutputFormat::Json => {
+            term.print_json(
+                &json!({ "type": "token", "person": person, "token": token, "token_sha256": digest }),
+            );
+        }
+        OutputFormat::Text => {
+            term.print_line(format!("token of {person}, shown once: {token}"));
+            term.print_line("");
+            for line in [
+                "[[person]]".to_owned(),
+                format!("name = {}", serde_json::Value::from(person)),
+                format!("token_sha256 = \"{digest}\""),
+                "roles = { \"*\" = [\"view\"] }".to_owned(),
+            ] {
+                term.print_line(line);
+            }
+        }
+    }
+    Ok(CommandExit::Success)
+}

@@ -1,0 +1,203 @@
+//! Encoding of Converse requests. Roles must alternate, so consecutive items of one role become one message.
+
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
+use windlass::core::item::{ContentPart, Item, MediaSource, OutputContent, OutputStatus, Role};
+use windlass::model::{ModelRequest, ToolChoice};
+
+use crate::wire::{
+    MediaLocation, RequestBase, RequestFields, chosen_tool_name, offered_tools, output_schema_name,
+    to_wire_name,
+};
+
+/// The `type` in the raw value of reasoning items from this protocol.
+pub(super) const REASONING_KIND: &str = "converse.reasoning";
+
+/// The body of a request.
+pub(super) struct ConverseRequestBody<'a> {
+    pub(super) base: RequestBase<'a>,
+}
+
+impl Serialize for ConverseRequestBody<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let request = &self.base.request;
+        let settings = request.settings;
+        let mut fields = RequestFields::start_without_model(serializer, &self.base)?;
+        let (system, messages) = encode_conversation(&self.base);
+        fields.put("messages", &messages)?;
+        if !system.is_empty() {
+            let system: Vec<Value> = system.iter().map(|text| json!({ "text": text })).collect();
+            fields.put("system", &system)?;
+        }
+        let mut inference = Map::new();
+        let mut put =
+            |name: &str, value: Option<Value>| inference.extend(value.map(|value| (name.to_owned(), value)));
+        put("maxTokens", settings.max_tokens.map(Value::from));
+        put("temperature", settings.temperature.map(Value::from));
+        put("topP", settings.top_p.map(Value::from));
+        put("stopSequences", settings.stop.as_ref().map(|stop| json!(stop)));
+        if !inference.is_empty() {
+            fields.put("inferenceConfig", &inference)?;
+        }
+        if let Some(tools) = encode_tools(request) {
+            fields.put("toolConfig", &tools)?;
+        }
+        let mut output = Map::new();
+        output.extend(settings.reasoning_effort.as_ref().map(|effort| ("effort".to_owned(), json!(effort))));
+        output.extend(request.output_schema.map(|output| {
+            let schema =
+                json!({ "schema": output.schema.to_string(), "name": output_schema_name(&output.name) });
+            let format = json!({ "type": "json_schema", "structure": { "jsonSchema": schema } });
+            ("textFormat".to_owned(), format)
+        }));
+        if !output.is_empty() {
+            fields.put("outputConfig", &output)?;
+        }
+        if !settings.metadata.is_empty() {
+            fields.put("requestMetadata", &settings.metadata)?;
+        }
+        fields
+            .put_if_some("serviceTier", settings.service_tier.as_ref().map(|tier| json!({ "type": tier })))?;
+        fields.finish()
+    }
+}
+
+fn encode_tools(request: &ModelRequest<'_>) -> Option<Value> {
+    let choice = request.settings.tool_choice.as_ref();
+    // The API cannot forbid calls, so tools are not offered. A conversation with calls still needs their definitions.
+    let has_calls = request.input.iter().any(|item| matches!(**item, Item::Call(_)));
+    if choice == Some(&ToolChoice::None) && !has_calls {
+        return None;
+    }
+    let tools: Vec<Value> = offered_tools(request)
+        .map(|tool| {
+            let mut spec = json!({
+                "name": to_wire_name(tool.namespace.as_deref(), &tool.name),
+                "inputSchema": { "json": tool.parameters },
+            });
+            if !tool.description.is_empty() {
+                spec["description"] = (*tool.description).into();
+            }
+            if tool.is_strict {
+                spec["strict"] = true.into();
+            }
+            json!({ "toolSpec": spec })
+        })
+        .collect();
+    if tools.is_empty() {
+        return None;
+    }
+    let mut config = json!({ "tools": tools });
+    match choice {
+        None | Some(ToolChoice::None) => {}
+        Some(ToolChoice::Auto) => config["toolChoice"] = json!({ "auto": {} }),
+        Some(ToolChoice::Required) => config["toolChoice"] = json!({ "any": {} }),
+        Some(ToolChoice::Tool(name)) => {
+            config["toolChoice"] = json!({ "tool": { "name": chosen_tool_name(request, name) } });
+        }
+    }
+    Some(config)
+}
+
+#[derive(Serialize)]
+struct ConverseMessage {
+    role: &'static str,
+    content: Vec<Value>,
+}
+
+/// Returns the system texts and the messages.
+fn encode_conversation(base: &RequestBase<'_>) -> (Vec<String>, Vec<ConverseMessage>) {
+    let (request, origin) = (&base.request, base.origin);
+    let mut system: Vec<String> = request.instructions.map(str::to_owned).into_iter().collect();
+    let mut messages: Vec<ConverseMessage> = Vec::new();
+    let mut push_block = |role: &'static str, block: Value| match messages.last_mut() {
+        Some(message) if message.role == role => message.content.push(block),
+        _ => messages.push(ConverseMessage { role, content: vec![block] }),
+    };
+    for item in request.input {
+        match &**item {
+            Item::Message(message) => {
+                let role = match message.role {
+                    Role::System => {
+                        system.push(message.text());
+                        continue;
+                    }
+                    Role::User => "user",
+                    Role::Assistant => "assistant",
+                };
+                message.content.iter().filter_map(encode_part).for_each(|block| push_block(role, block));
+            }
+            Item::Reasoning(reasoning)
+                if reasoning.raw["type"] == REASONING_KIND
+                    && origin.may_receive(reasoning.origin.as_deref()) =>
+            {
+                push_block("assistant", json!({ "reasoningContent": reasoning.raw["content"] }));
+            }
+            Item::Call(call) => {
+                let input: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+                let input = if input.is_object() { input } else { json!({}) };
+                let name = to_wire_name(call.namespace.as_deref(), &call.name);
+                let block = json!({ "toolUseId": call.id.as_str(), "name": name, "input": input });
+                push_block("assistant", json!({ "toolUse": block }));
+            }
+            Item::Output(output) => {
+                let content: Vec<Value> = match &output.content {
+                    OutputContent::Text(text) => vec![json!({ "text": text })],
+                    OutputContent::Parts(parts) => parts.iter().filter_map(encode_part).collect(),
+                };
+                let mut result = json!({ "toolUseId": output.call.as_str(), "content": content });
+                if output.status == OutputStatus::Failed {
+                    result["status"] = "error".into();
+                }
+                push_block("user", json!({ "toolResult": result }));
+            }
+            Item::Handoff(handoff) => {
+                let content = json!([{ "text": handoff.output_text() }]);
+                push_block(
+                    "user",
+                    json!({ "toolResult": { "toolUseId": handoff.call.as_str(), "content": content } }),
+                );
+            }
+            Item::HostedTool(item) | Item::Unknown(item) => {
+                if let Some(block) = origin.raw_if_own(item) {
+                    push_block("assistant", block.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+    (system, messages)
+}
+
+fn encode_part(part: &ContentPart) -> Option<Value> {
+    match part {
+        // The API rejects blocks without text.
+        ContentPart::Text { text } | ContentPart::Refusal { text } => {
+            (!text.trim().is_empty()).then(|| json!({ "text": text }))
+        }
+        ContentPart::Image(media) => encode_media("image", media, MediaLocation::of_image(media)),
+        ContentPart::File(media) => encode_media("document", media, MediaLocation::of_file(media)),
+        _ => None,
+    }
+}
+
+/// Returns the block of an image or a document. The API takes bytes, and no addresses of the web.
+fn encode_media(kind: &str, media: &MediaSource, location: Option<MediaLocation<'_>>) -> Option<Value> {
+    let MediaLocation::Inline { media_type, data } = location? else { return None };
+    let format = match media_type.rsplit(['/', '+']).next().unwrap_or_default() {
+        "jpg" => "jpeg",
+        "plain" => "txt",
+        "markdown" => "md",
+        "vnd.openxmlformats-officedocument.wordprocessingml.document" => "docx",
+        "vnd.openxmlformats-officedocument.spreadsheetml.sheet" => "xlsx",
+        format => format,
+    };
+    let mut block = json!({ "format": format, "source": { "bytes": data } });
+    if kind == "document" {
+        // Names may have letters, digits, spaces, hyphens and brackets.
+        let name = media.name.as_deref().unwrap_or("document");
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-()[] ".contains(c);
+        block["name"] = name.chars().map(|c| if is_plain(c) { c } else { '-' }).collect::<String>().into();
+    }
+    Some(json!({ kind: block }))
+}

@@ -1,0 +1,12 @@
+//! Providers by name: their addresses, their authorisation, their settings, and the protocols of Gemini and Bedrock.
+//!
+//! None of it was seen with a key: the formats are those of the providers' documentation and of their official clients.
+
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
+
+mod addresses;
+mod bedrock;
+mod gemini;
+mod official_sdks;
+mod settings_table;
+mod support;

@@ -1,0 +1,254 @@
+//! Spans on their way to an exporter of the `opentelemetry` crates, in batches.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use opentelemetry::trace::{Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceState};
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter, SpanLinks};
+use tokio::sync::{mpsc, oneshot};
+use windlass::core::{
+    id::{RunId, Timestamp},
+    journal::{JournalFormatError, decode_record},
+};
+use windlass::error::StoreError;
+use windlass::store::Store;
+
+use crate::attributes::SPAN_KIND;
+use crate::journal_spans::{JournalSpans, TraceContent};
+use crate::run_span::{RunSpan, RunSpanKind, RunSpanStatus};
+use crate::{SEMANTIC_CONVENTIONS, trace_id_of_run};
+
+/// Number of spans that wait for their export at most. Further ones are dropped and counted.
+const MAX_WAITING_SPANS: usize = 8_192;
+
+/// Number of spans in a batch at most.
+const MAX_BATCH: usize = 512;
+
+/// Time that an incomplete batch waits for further spans.
+const BATCH_DELAY: Duration = Duration::from_millis(500);
+
+/// Number of records that are read from a store at once.
+const PAGE_RECORDS: u32 = 512;
+
+/// Sends spans to an exporter, in batches, from a task of its own.
+///
+/// A run never waits for it: if more than 8,192 spans wait, further ones are dropped, counted
+/// ([`SpanSender::dropped_spans`]) and can be sent later with [`export_run`].
+#[derive(Clone, Debug)]
+pub struct SpanSender {
+    sender: mpsc::Sender<SenderMessage>,
+    dropped: Arc<AtomicU64>,
+    content: TraceContent,
+    /// Share of the runs whose traces are sent, from 0 to 1.
+    ratio: f64,
+}
+
+enum SenderMessage {
+    Span(Box<RunSpan>),
+    Flush(oneshot::Sender<()>),
+}
+
+impl SpanSender {
+    /// Starts a sender. It must be called within a tokio runtime.
+    pub fn start<E: SpanExporter + 'static>(exporter: E) -> Self {
+        let (sender, receiver) = mpsc::channel(MAX_WAITING_SPANS);
+        tokio::spawn(send_batches(exporter, receiver));
+        Self { sender, dropped: Arc::default(), content: TraceContent::LeftOut, ratio: 1.0 }
+    }
+
+    /// Sets the content of the conversation in spans.
+    #[must_use]
+    pub fn content(mut self, content: TraceContent) -> Self {
+        self.content = content;
+        self
+    }
+
+    /// Sets the share of runs whose traces are sent, from 0 to 1. All processes choose the same runs.
+    #[must_use]
+    pub fn sampling_ratio(mut self, ratio: f64) -> Self {
+        self.ratio = ratio;
+        self
+    }
+
+    /// Returns true if the trace of this run is sent.
+    pub fn is_sampled(&self, run: &RunId) -> bool {
+        // The lower half of a trace id is uniformly distributed, as the sampler of the specification assumes.
+        let bytes = trace_id_of_run(run).to_bytes();
+        let mut half = [0; 8];
+        half.copy_from_slice(&bytes[8..]);
+        let position = (u64::from_be_bytes(half) >> 1) as f64 / (1u64 << 63) as f64;
+        position < self.ratio
+    }
+
+    /// Returns the spans of a run without records, with this sender's settings.
+    pub(crate) fn new_spans(&self) -> JournalSpans {
+        JournalSpans::new(self.content)
+    }
+
+    /// Sends a span, or drops it if too many wait.
+    pub fn send(&self, span: RunSpan) {
+        if self.sender.try_send(SenderMessage::Span(Box::new(span))).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Sends a span, and waits until there is room for it.
+    async fn send_all(&self, spans: Vec<RunSpan>) {
+        for span in spans {
+            if self.sender.send(SenderMessage::Span(Box::new(span))).await.is_err() {
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Returns the number of spans that were dropped because too many waited.
+    pub fn dropped_spans(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the spans that were sent before have been exported, or failed to be.
+    pub async fn flush(&self) {
+        let (reply, done) = oneshot::channel();
+        if self.sender.send(SenderMessage::Flush(reply)).await.is_ok() {
+            // An error means that the task has ended, and nothing waits.
+            let _ = done.await;
+        }
+    }
+}
+
+async fn send_batches<E: SpanExporter>(exporter: E, mut receiver: mpsc::Receiver<SenderMessage>) {
+    let scope = InstrumentationScope::builder("windlass")
+        .with_version(env!("CARGO_PKG_VERSION"))
+        .with_schema_url(SEMANTIC_CONVENTIONS)
+        .build();
+    let mut batch = Vec::new();
+    let mut is_open = true;
+    while is_open {
+        let wait = if batch.is_empty() { Duration::MAX } else { BATCH_DELAY };
+        let mut flush = None;
+        match tokio::time::timeout(wait, receiver.recv()).await {
+            Ok(Some(SenderMessage::Span(span))) => {
+                batch.push(span_data(*span, scope.clone()));
+                if batch.len() < MAX_BATCH {
+                    continue;
+                }
+            }
+            Ok(Some(SenderMessage::Flush(reply))) => flush = Some(reply),
+            Ok(None) => is_open = false,
+            Err(_) => {}
+        }
+        if !batch.is_empty()
+            && let Err(error) = exporter.export(std::mem::take(&mut batch)).await
+        {
+            tracing::warn!(%error, "spans could not be exported");
+        }
+        if let Some(reply) = flush {
+            // The caller may have given up.
+            let _ = reply.send(());
+        }
+    }
+}
+
+fn span_data(span: RunSpan, instrumentation_scope: InstrumentationScope) -> SpanData {
+    let context = |trace, id| SpanContext::new(trace, id, TraceFlags::SAMPLED, false, TraceState::NONE);
+    let mut attributes = span.attributes;
+    attributes.push(KeyValue::new(SPAN_KIND, span.kind.name()));
+    let mut events = SpanEvents::default();
+    events.events = span
+        .events
+        .into_iter()
+        .map(|event| Event::new(event.name, system_time(event.at), event.attributes, 0))
+        .collect();
+    let mut links = SpanLinks::default();
+    links.links = span
+        .links
+        .into_iter()
+        .map(|link| Link::new(context(link.trace, link.span), link.attributes, 0))
+        .collect();
+    SpanData {
+        span_context: context(span.trace, span.id),
+        parent_span_id: span.parent.unwrap_or(SpanId::INVALID),
+        parent_span_is_remote: false,
+        span_kind: match span.kind {
+            RunSpanKind::ModelRequest => SpanKind::Client,
+            _ => SpanKind::Internal,
+        },
+        name: span.name.into(),
+        start_time: system_time(span.started_at),
+        end_time: system_time(span.ended_at),
+        attributes,
+        dropped_attributes_count: 0,
+        events,
+        links,
+        status: match span.status {
+            RunSpanStatus::Unset => Status::Unset,
+            RunSpanStatus::Error(name) => Status::error(name),
+        },
+        instrumentation_scope,
+    }
+}
+
+fn system_time(at: Timestamp) -> SystemTime {
+    UNIX_EPOCH.checked_add(Duration::from_millis(at.0)).unwrap_or(UNIX_EPOCH)
+}
+
+/// An error that prevents the export of a stored run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportRunError {
+    /// The store could not be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The store has no such run.
+    #[error("the store has no run `{0}`")]
+    RunNotFound(RunId),
+    /// A record cannot be read.
+    #[error("record {seq} of run `{run}` cannot be read")]
+    Record {
+        /// The run.
+        run: RunId,
+        /// Number of the record.
+        seq: u64,
+        /// The cause.
+        source: JournalFormatError,
+    },
+}
+
+/// Sends the spans of a stored run that are complete, and returns their number. The span of a run that has not ended is
+/// not complete.
+///
+/// # Errors
+///
+/// Returns an error if the journal cannot be read. Spans of the records before the error have been sent.
+pub async fn export_run(
+    store: &dyn Store,
+    run: &RunId,
+    sender: &SpanSender,
+) -> Result<usize, ExportRunError> {
+    let mut spans = sender.new_spans();
+    let (mut next, mut count) = (0, 0);
+    loop {
+        let page = store.load_journal_page(run, next, PAGE_RECORDS).await?;
+        if page.is_empty() {
+            break;
+        }
+        for line in page {
+            let record = decode_record(next, &line.body).map_err(|source| ExportRunError::Record {
+                run: run.clone(),
+                seq: next,
+                source,
+            })?;
+            let completed = spans.add(&record);
+            count += completed.len();
+            sender.send_all(completed).await;
+            next += 1;
+        }
+    }
+    if next == 0 {
+        return Err(ExportRunError::RunNotFound(run.clone()));
+    }
+    sender.flush().await;
+    Ok(count)
+}

@@ -1,0 +1,240 @@
+//! Live traces: a store that sends the spans of the runs that are written to it.
+//!
+//! Invariant: a span is sent once, by the process that writes the record which completes it. Records that are missing in
+//! memory, because another process wrote them or because too many waited, are read from the store.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use tokio::sync::{mpsc, oneshot};
+use windlass::core::{
+    id::{AgentName, RunId},
+    journal::{JournalEntry, JournalLine, JournalRecord, decode_record},
+};
+use windlass::error::StoreError;
+use windlass::session::SessionStore;
+use windlass::store::{DerivedWrites, Durability, Lease, LeaseClaim, Store, StoreFuture, StoreWrapper};
+
+use crate::export::SpanSender;
+use crate::journal_spans::JournalSpans;
+
+/// Number of appends that wait for the task which derives spans. If more wait, it reads the records from the store.
+const MAX_WAITING_APPENDS: usize = 1_024;
+
+/// Number of runs whose open spans are kept in memory. Those of other runs are derived again from the store.
+const MAX_OPEN_RUNS: usize = 4_096;
+
+/// Number of records that are read from the store at once.
+const PAGE_RECORDS: u32 = 512;
+
+/// A store that sends the spans of its runs while they are written.
+///
+/// It wraps another store. A run never waits for its spans.
+pub struct TracedStore {
+    inner: Arc<dyn Store>,
+    appends: mpsc::Sender<TracedAppend>,
+    sender: SpanSender,
+}
+
+/// A message to the task that derives spans.
+enum TracedAppend {
+    /// Lines that were appended to the journal of a run.
+    Lines { run: RunId, at: u64, lines: Vec<JournalLine> },
+    /// A request to reply when everything before it is done.
+    Flush(oneshot::Sender<()>),
+}
+
+impl TracedStore {
+    /// Creates a store that wraps `inner` and sends spans with `sender`. It must be called within a tokio runtime.
+    pub fn new(inner: Arc<dyn Store>, sender: SpanSender) -> Self {
+        let (appends, receiver) = mpsc::channel(MAX_WAITING_APPENDS);
+        let tracer = RunTracer { store: inner.clone(), sender: sender.clone(), runs: BTreeMap::new() };
+        tokio::spawn(tracer.follow(receiver));
+        Self { inner, appends, sender }
+    }
+
+    /// Waits until the completed spans of everything that was written before have been exported, or failed to be.
+    pub async fn flush(&self) {
+        let (reply, done) = oneshot::channel();
+        if self.appends.send(TracedAppend::Flush(reply)).await.is_ok() {
+            // An error means that the task has ended, and nothing waits.
+            let _ = done.await;
+        }
+        self.sender.flush().await;
+    }
+
+    fn trace(&self, run: &RunId, at: u64, lines: Vec<JournalLine>) {
+        if !lines.is_empty() {
+            // If the channel is full, the next append leaves a gap, which is read from the store.
+            let _ = self.appends.try_send(TracedAppend::Lines { run: run.clone(), at, lines });
+        }
+    }
+}
+
+impl fmt::Debug for TracedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TracedStore").finish_non_exhaustive()
+    }
+}
+
+impl StoreWrapper for TracedStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    fn create_run<'a>(
+        &'a self,
+        run: &'a RunId,
+        agent: &'a AgentName,
+        claim: LeaseClaim<'a>,
+        lines: Vec<JournalLine>,
+    ) -> StoreFuture<'a, Lease> {
+        async move {
+            let copy = if self.sender.is_sampled(run) { lines.clone() } else { Vec::new() };
+            let lease = self.inner.create_run(run, agent, claim, lines).await?;
+            self.trace(run, 0, copy);
+            Ok(lease)
+        }
+        .boxed()
+    }
+
+    fn append_journal<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<JournalLine>,
+        durability: Durability,
+    ) -> StoreFuture<'a, ()> {
+        StoreWrapper::append_with_writes(self, lease, at, lines, durability, DerivedWrites::default())
+    }
+
+    fn sessions(&self) -> Option<&dyn SessionStore> {
+        self.inner.sessions()
+    }
+
+    fn append_with_writes<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<JournalLine>,
+        durability: Durability,
+        writes: DerivedWrites,
+    ) -> StoreFuture<'a, ()> {
+        async move {
+            let copy = if self.sender.is_sampled(&lease.run) { lines.clone() } else { Vec::new() };
+            if writes.is_empty() {
+                self.inner.append_journal(lease, at, lines, durability).await?;
+            } else {
+                self.inner.append_with_writes(lease, at, lines, durability, writes).await?;
+            }
+            self.trace(&lease.run, at, copy);
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+/// The task that derives spans from appended records.
+struct RunTracer {
+    store: Arc<dyn Store>,
+    sender: SpanSender,
+    runs: BTreeMap<RunId, TracedRun>,
+}
+
+/// A run with open spans.
+struct TracedRun {
+    spans: JournalSpans,
+    /// Number of the next record.
+    next: u64,
+}
+
+impl RunTracer {
+    async fn follow(mut self, mut appends: mpsc::Receiver<TracedAppend>) {
+        while let Some(append) = appends.recv().await {
+            match append {
+                TracedAppend::Lines { run, at, lines } => {
+                    if let Err(error) = self.add_lines(&run, at, lines).await {
+                        self.runs.remove(&run);
+                        tracing::warn!(%error, run = run.as_str(), "a run cannot be traced");
+                    }
+                }
+                TracedAppend::Flush(reply) => {
+                    // The caller may have given up.
+                    let _ = reply.send(());
+                }
+            }
+        }
+    }
+
+    async fn add_lines(&mut self, run: &RunId, at: u64, lines: Vec<JournalLine>) -> Result<(), StoreError> {
+        if !self.runs.contains_key(run) {
+            if self.runs.len() >= MAX_OPEN_RUNS {
+                self.runs.pop_first();
+            }
+            // Another process sent the spans of the records before.
+            let mut traced = TracedRun { spans: self.sender.new_spans(), next: 0 };
+            self.read_until(run, &mut traced, at, None).await?;
+            self.runs.insert(run.clone(), traced);
+        }
+        let Some(mut traced) = self.runs.remove(run) else { return Ok(()) };
+        let sender = self.sender.clone();
+        self.read_until(run, &mut traced, at, Some(&sender)).await?;
+        let mut has_ended = false;
+        let next = traced.next;
+        for (seq, line) in (at..).zip(&lines).skip_while(|(seq, _)| *seq < next) {
+            if let Ok(record) = decode_record(seq, &line.body) {
+                has_ended |= record.path.is_empty() && is_end(&record);
+                traced.add(&record, Some(&sender));
+            }
+        }
+        if !has_ended {
+            self.runs.insert(run.clone(), traced);
+        }
+        Ok(())
+    }
+
+    /// Reads the records before `end` that are missing, and sends their spans if there is a sender.
+    async fn read_until(
+        &self,
+        run: &RunId,
+        traced: &mut TracedRun,
+        end: u64,
+        sender: Option<&SpanSender>,
+    ) -> Result<(), StoreError> {
+        while traced.next < end {
+            let limit = u32::try_from(end - traced.next).unwrap_or(u32::MAX).min(PAGE_RECORDS);
+            let page = self.store.load_journal_page(run, traced.next, limit).await?;
+            if page.is_empty() {
+                return Ok(());
+            }
+            for line in page {
+                if let Ok(record) = decode_record(traced.next, &line.body) {
+                    traced.add(&record, sender);
+                } else {
+                    traced.next += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TracedRun {
+    fn add(&mut self, record: &JournalRecord, sender: Option<&SpanSender>) {
+        self.next = record.seq + 1;
+        for span in self.spans.add(record) {
+            if let Some(sender) = sender {
+                sender.send(span);
+            }
+        }
+    }
+}
+
+fn is_end(record: &JournalRecord) -> bool {
+    matches!(
+        record.entry,
+        JournalEntry::RunFinished(_) | JournalEntry::RunFailed(_) | JournalEntry::RunCancelled(_)
+    )
+}

@@ -1,0 +1,395 @@
+// The script of the inspector: actions, live updates, time travel and keys. Pages are rendered by the server; this script
+// replaces their content with a newer rendering, and never builds markup from text of a run.
+"use strict";
+
+const $ = (selector, within = document) => within.querySelector(selector);
+const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+// ---- messages -------------------------------------------------------------------------------------------------------
+let toastTimer;
+function toast(text) {
+  const box = $("#toast");
+  box.textContent = text;
+  box.classList.add("show");
+  clearTimeout(toastTimer);
+  toastTimer = setTimeout(() => box.classList.remove("show"), 5000);
+}
+
+async function call(method, path, body) {
+  const init = { method, headers: { accept: "application/json" } };
+  if (body !== undefined) {
+    init.headers["content-type"] = "application/json";
+    init.body = JSON.stringify(body);
+  }
+  const response = await fetch(path, init);
+  const text = await response.text();
+  let parsed = null;
+  try { parsed = JSON.parse(text); } catch { /* not every answer is JSON */ }
+  if (!response.ok) {
+    const error = new Error(parsed?.error?.message ?? `the server answered ${response.status}`);
+    error.code = parsed?.error?.code;
+    throw error;
+  }
+  return parsed;
+}
+
+const runPath = (run, rest = "") => `/v1/runs/${encodeURIComponent(run)}${rest}`;
+
+// ---- refreshing -----------------------------------------------------------------------------------------------------
+let refreshing = null;
+let again = false;
+async function refresh(address = location.href) {
+  if (refreshing) { again = true; return refreshing; }
+  refreshing = (async () => {
+    const response = await fetch(address, { headers: { accept: "text/html" } });
+    if (!response.ok && response.status !== 404) throw new Error(`the server answered ${response.status}`);
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    swapMain(page);
+  })();
+  try { await refreshing; } catch (error) { setLive("lost"); } finally { refreshing = null; }
+  if (again) { again = false; return refresh(); }
+}
+
+// Replaces the content, and keeps what the person is doing: focus, open details, typed text and the place.
+function swapMain(page) {
+  const fresh = $("main", page);
+  if (!fresh) return;
+  const open = new Set($$("main details[open][id], main [id] details.drop[open]").map(keyOf));
+  const typed = new Map($$("main textarea[id], main input[id]:not([type=range])").filter(isChanged).map(field => [field.id, field.value]));
+  const focused = document.activeElement?.id;
+  const journals = $$("main > details[open] > summary h2").map(title => title.textContent.replace(/\d+/g, "#"));
+  $("main").replaceChildren(...[...fresh.childNodes].map(node => document.importNode(node, true)));
+  $$("main details").filter(details => open.has(keyOf(details))).forEach(details => { details.open = true; });
+  $$("main > details > summary h2").filter(title => journals.includes(title.textContent.replace(/\d+/g, "#"))).forEach(title => { title.closest("details").open = true; });
+  for (const [id, value] of typed) { const field = document.getElementById(id); if (field) field.value = value; }
+  if (focused && focused !== "main") document.getElementById(focused)?.focus({ preventScroll: true });
+  const [count, freshCount] = [$("#waiting-count"), $("#waiting-count", page)];
+  if (count && freshCount) { count.textContent = freshCount.textContent; count.hidden = freshCount.hidden; }
+  document.title = page.title;
+}
+const keyOf = details => details.id || `${details.closest("[id]")?.id}|${details.className}|${$("summary", details)?.textContent}`;
+const isChanged = field => field.value !== field.defaultValue;
+
+// ---- live updates ---------------------------------------------------------------------------------------------------
+function setLive(state) {
+  const live = $("#live");
+  if (!live) return;
+  live.classList.toggle("on", state === "on");
+  live.classList.toggle("lost", state === "lost");
+  $(".word", live).textContent = state === "lost" ? "reconnecting" : "live";
+}
+
+let source = null;
+let soon = null;
+function refreshSoon(delay = 120) {
+  clearTimeout(soon);
+  soon = setTimeout(() => refresh(), delay);
+}
+
+// One stream for a page: browsers open few connections to a server. A hidden page has none, and looks again when it is shown.
+function connect() {
+  source?.close();
+  source = null;
+  if (document.hidden || !$("#waiting-count")) return;
+  const run = $("[data-live=run], [data-live=queued]");
+  const address = run ? runPath(run.dataset.run, `/events?from=${run.dataset.records ?? 0}`) : "/v1/inbox/events";
+  source = new EventSource(address);
+  source.onopen = () => { setLive("on"); if (source.wasLost) { source.wasLost = false; refreshSoon(); } };
+  source.onerror = () => { setLive("lost"); if (source) source.wasLost = true; };
+  source.addEventListener("record", () => refreshSoon());
+  source.addEventListener("end", () => { source.close(); refreshSoon(400); });
+  let first = true;
+  source.addEventListener("inbox", event => {
+    const { total } = JSON.parse(event.data);
+    const count = $("#waiting-count");
+    // The first event may already say more than the page that was rendered before it.
+    const isNews = !first || Number(count.textContent) !== total;
+    count.textContent = total;
+    count.hidden = total === 0;
+    if (isNews && $("[data-live=inbox], [data-live=runs]")) refreshSoon();
+    first = false;
+  });
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) refreshSoon(0);
+  connect();
+});
+
+// ---- decisions ------------------------------------------------------------------------------------------------------
+async function decide(card, decision, { forRun = false, digest = card.dataset.digest } = {}) {
+  $$("button", card).forEach(button => { button.disabled = true; });
+  try {
+    await call("POST", runPath(card.dataset.run, "/decisions"), {
+      call: card.dataset.call, attempt: Number(card.dataset.attempt), displayed: digest, decision, for_run: forRun,
+    });
+    toast("The decision is posted.");
+  } catch (error) {
+    toast(error.message);
+  }
+  await refresh();
+}
+
+function formArguments(form) {
+  const values = {};
+  for (const field of $$("[data-kind]", form)) {
+    const name = field.name;
+    switch (field.dataset.kind) {
+      case "number": values[name] = field.value === "" ? null : Number(field.value); break;
+      case "boolean": values[name] = field.checked; break;
+      case "json": values[name] = JSON.parse(field.value || "null"); break;
+      default: values[name] = field.value;
+    }
+  }
+  return values;
+}
+
+function element(name, text, className) {
+  const made = document.createElement(name);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+// Shows the edited call as the server would record it, before it can be approved.
+async function reviewEdit(card, form) {
+  let shown, values;
+  try {
+    values = formArguments(form);
+    shown = await call("POST", runPath(card.dataset.run, "/review"), { call: card.dataset.call, arguments: values });
+  } catch (error) {
+    toast(error.message);
+    return;
+  }
+  const dialog = $("#dialog");
+  const title = element("h2", "Approve the edited call?");
+  title.id = "dialog-title";
+  const table = element("table", undefined, "args");
+  const body = table.createTBody();
+  for (const argument of shown.sheet.arguments) {
+    const row = body.insertRow();
+    const name = element("th", argument.name);
+    name.scope = "row";
+    row.append(name);
+    const cell = row.insertCell();
+    argument.lines.forEach(text => cell.append(element("div", text)));
+  }
+  const notes = element("ul", undefined, "notes");
+  shown.sheet.notes.forEach(text => notes.append(element("li", text)));
+  const actions = element("div", undefined, "do");
+  const approve = element("button", "Approve these arguments", "yes");
+  const close = element("button", "Back");
+  approve.onclick = async () => {
+    dialog.close();
+    await decide(card, { type: "approve_edited", arguments: values }, { digest: shown.sheet.digest });
+  };
+  close.onclick = () => dialog.close();
+  actions.append(approve, close);
+  const parts = [title, element("p", shown.sheet.title), table, notes];
+  if (shown.sheet.change) {
+    const change = element("figure", undefined, "change");
+    change.append(element("figcaption", shown.sheet.change.title), element("pre", shown.sheet.change.lines.join("\n")));
+    parts.push(change);
+  }
+  dialog.replaceChildren(...parts, actions);
+  dialog.showModal();
+  approve.focus();
+}
+
+async function act(name, target) {
+  const card = target.closest(".ask");
+  const form = target.closest("form") ?? target;
+  const forRun = target.dataset.forRun === "1";
+  switch (name) {
+    case "approve": return decide(card, { type: "approve" }, { forRun });
+    case "reject": {
+      const message = $("[name=message]", form)?.value.trim();
+      return decide(card, message ? { type: "reject", message } : { type: "reject" }, { forRun });
+    }
+    case "edit": return reviewEdit(card, form);
+    case "confirm_executed": return decide(card, { type: "confirm_executed", output: $("[name=output]", form).value });
+    case "confirm_not_executed": return decide(card, { type: "confirm_not_executed" });
+    case "outcome_unknown": return decide(card, { type: "outcome_unknown" });
+    case "answer": {
+      const text = $("[name=value]", form).value;
+      let value = text;
+      if (form.dataset.kind === "json") {
+        try { value = JSON.parse(text); } catch { return toast("The answer is not JSON."); }
+      }
+      return decide(card, { type: "answer", value });
+    }
+    case "new-run": return openDialog("#new-run");
+    case "close": return $("#dialog").close();
+    case "start": return startRun(form);
+    case "fork": return askFork(target.dataset.run, Number(target.dataset.at));
+    case "cancel": return confirmCancel(target.dataset.run);
+    case "revive":
+      await call("POST", runPath(target.dataset.run, "/revive")).catch(error => toast(error.message));
+      return refresh();
+  }
+}
+
+function openDialog(template) {
+  const dialog = $("#dialog");
+  dialog.replaceChildren($(template).content.cloneNode(true));
+  dialog.showModal();
+}
+
+async function startRun(form) {
+  const fields = Object.fromEntries(new FormData(form));
+  if (!fields.run) delete fields.run;
+  try {
+    const started = await call("POST", "/v1/runs", fields);
+    location.href = `/runs/${encodeURIComponent(started.run)}`;
+  } catch (error) {
+    toast(error.message);
+  }
+}
+
+function askFork(run, at) {
+  const dialog = $("#dialog");
+  const form = element("form");
+  const title = element("h2", `Fork at record ${at}`);
+  title.id = "dialog-title";
+  const kind = element("select");
+  kind.id = "fork-kind";
+  [["unchanged", "Go on from here, unchanged"], ["model_text", "The model says something else"], ["call_output", "A call has another output"]]
+    .forEach(([value, text]) => { const option = element("option", text); option.value = value; kind.append(option); });
+  const label = (id, text) => { const made = element("label", text); made.htmlFor = id; return made; };
+  const callId = element("input"); callId.id = "fork-call";
+  const text = element("textarea"); text.id = "fork-text"; text.rows = 3;
+  const [callLabel, textLabel] = [label("fork-call", "Call"), label("fork-text", "Text")];
+  const update = () => {
+    callId.hidden = callLabel.hidden = kind.value !== "call_output";
+    text.hidden = textLabel.hidden = kind.value === "unchanged";
+  };
+  kind.onchange = update;
+  const actions = element("div", undefined, "do");
+  const back = element("button", "Close");
+  back.type = "button";
+  back.onclick = () => dialog.close();
+  actions.append(element("button", "Fork and run", "yes"), back);
+  form.append(title, label("fork-kind", "What is different"), kind, callLabel, callId, textLabel, text, actions);
+  form.onsubmit = async event => {
+    event.preventDefault();
+    const change = { type: kind.value };
+    if (kind.value === "model_text") change.text = text.value;
+    if (kind.value === "call_output") Object.assign(change, { call: callId.value, output: text.value });
+    try {
+      const fork = await call("POST", runPath(run, "/fork"), { at, change, start: true });
+      location.href = `/runs/${encodeURIComponent(fork.run)}`;
+    } catch (error) { toast(error.message); }
+  };
+  dialog.replaceChildren(form);
+  update();
+  dialog.showModal();
+}
+
+function confirmCancel(run) {
+  const dialog = $("#dialog");
+  const title = element("h2", "Cancel this run?");
+  title.id = "dialog-title";
+  const actions = element("div", undefined, "do");
+  const [yes, no] = [element("button", "Cancel the run", "no"), element("button", "Let it go on")];
+  yes.onclick = async () => {
+    dialog.close();
+    await call("POST", runPath(run, "/cancel")).then(() => toast("The order is posted."), error => toast(error.message));
+  };
+  no.onclick = () => dialog.close();
+  actions.append(yes, no);
+  dialog.replaceChildren(title, element("p", "Calls that have started get time to end; nothing else starts."), actions);
+  dialog.showModal();
+}
+
+document.addEventListener("click", event => {
+  const target = event.target.closest("button[data-act]");
+  if (target && (target.type === "button" || !target.closest("form[data-act]"))) {
+    event.preventDefault();
+    act(target.dataset.act, target);
+  }
+});
+document.addEventListener("submit", event => {
+  const form = event.target.closest("form[data-act]");
+  if (form) { event.preventDefault(); act(form.dataset.act, form); }
+});
+
+// ---- time travel ----------------------------------------------------------------------------------------------------
+document.addEventListener("input", event => {
+  if (event.target.id !== "travel") return;
+  const slider = event.target;
+  $("#travel-at").textContent = slider.value;
+  clearTimeout(soon);
+  soon = setTimeout(async () => {
+    const address = slider.value === slider.max ? slider.dataset.base : `${slider.dataset.base}?at=${slider.value}`;
+    history.replaceState(null, "", address);
+    await refresh();
+    connect();
+  }, 150);
+});
+
+// ---- files ----------------------------------------------------------------------------------------------------------
+async function openFile(file) {
+  if (!file) return;
+  const response = await fetch("/look", { method: "POST", headers: { "content-type": "text/plain" }, body: await file.text() });
+  const text = await response.text();
+  if (response.ok) { location.href = text; return; }
+  let message = `the server answered ${response.status}`;
+  try { message = JSON.parse(text).error.message; } catch { /* not JSON */ }
+  toast(message);
+}
+document.addEventListener("change", event => { if (event.target.id === "file") openFile(event.target.files[0]); });
+document.addEventListener("dragover", event => { event.preventDefault(); $("#drop-zone")?.classList.add("over"); });
+document.addEventListener("dragleave", () => $("#drop-zone")?.classList.remove("over"));
+document.addEventListener("drop", event => { event.preventDefault(); $("#drop-zone")?.classList.remove("over"); openFile(event.dataTransfer?.files[0]); });
+
+// ---- keys -----------------------------------------------------------------------------------------------------------
+document.addEventListener("keydown", event => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog[open]")) return;
+  const cards = $$(".ask");
+  const at = cards.findIndex(card => card.contains(document.activeElement));
+  const card = cards[at];
+  const focus = place => { const next = cards[Math.max(0, Math.min(cards.length - 1, place))]; next?.focus(); next?.scrollIntoView({ block: "nearest" }); };
+  const openIn = name => { const details = card && $(`details.${name}`, card); if (details) { details.open = true; $("textarea, input, select", details)?.focus(); } };
+  switch (event.key) {
+    case "j": focus(at + 1); break;
+    case "k": focus(at < 0 ? 0 : at - 1); break;
+    case "y": if (card) $("button[data-act=approve]:not([data-for-run])", card)?.click(); break;
+    case "e": openIn("edit"); break;
+    case "n": openIn("reject"); break;
+    case "/": if (!$("#f-search")) return; $("#f-search").focus(); break;
+    default: return;
+  }
+  event.preventDefault();
+});
+
+// ---- presence and times ---------------------------------------------------------------------------------------------
+async function look() {
+  const card = $$(".ask").find(one => one.contains(document.activeElement)) ?? $(".ask");
+  if (!card || document.hidden) return;
+  try {
+    const { others } = await call("POST", "/v1/inbox/looking", { run: card.dataset.run, call: card.dataset.call });
+    const line = $(".looking", card);
+    line.hidden = others.length === 0;
+    line.textContent = `${others.join(", ")} ${others.length === 1 ? "looks" : "look"} at this`;
+  } catch { /* the next look may succeed */ }
+}
+setInterval(look, 5000);
+
+function ago(ms) {
+  if (ms < 5000) return "just now";
+  const [value, unit] = ms < 60e3 ? [ms / 1e3, "s"] : ms < 3600e3 ? [ms / 60e3, "min"] : ms < 172800e3 ? [ms / 3600e3, "h"] : [ms / 86400e3, "days"];
+  return `${Math.floor(value)} ${unit} ago`;
+}
+setInterval(() => {
+  const now = Date.now();
+  $$("time[data-at]").forEach(time => { const since = now - Number(time.dataset.at); if (since >= 0) time.textContent = ago(since); });
+}, 10000);
+
+addEventListener("hashchange", openTarget);
+function openTarget() {
+  const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target?.tagName === "DETAILS") target.open = true;
+}
+openTarget();
+connect();
+look();

@@ -1,0 +1,96 @@
+//! The agents of a server without their context types: names, builds and tools, for the API and the pages.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+use windlass::core::id::AgentName;
+use windlass::core::tool::{ToolEffect, ToolKey};
+use windlass::fleet::AgentRegistry;
+
+/// An agent of the server.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct AgentSummary {
+    /// Name of the agent.
+    pub(crate) name: String,
+    /// Build of the agent.
+    pub(crate) build: String,
+    /// Tools of the agent and of the agents that it reaches. Those of tool sources are only known at run time.
+    pub(crate) tools: Vec<ToolSummary>,
+}
+
+/// A tool of an agent.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct ToolSummary {
+    /// Agent that has the tool.
+    pub(crate) agent: String,
+    /// Name of the tool.
+    pub(crate) name: String,
+    /// Description for the model.
+    pub(crate) description: String,
+    /// Effect of a call: `pure`, `idempotent` or `once`.
+    pub(crate) effect: String,
+    /// JSON Schema of the arguments.
+    pub(crate) arguments_schema: Value,
+}
+
+/// The agents of a server.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AgentCatalogue {
+    agents: BTreeMap<AgentName, AgentSummary>,
+    schemas: BTreeMap<(AgentName, String), Value>,
+}
+
+impl AgentCatalogue {
+    /// Reads the agents of a registry.
+    pub(crate) fn of_registry<C: Send + Sync + 'static>(registry: &AgentRegistry<C>) -> Self {
+        let mut catalogue = Self::default();
+        for deployed in registry.deployed_agents() {
+            let mut tools = Vec::new();
+            for agent in deployed.agent().reachable_agents() {
+                for tool in agent.tool_list() {
+                    let schema = tool.arguments_schema().clone();
+                    let key = (agent.name().clone(), tool.key().to_string());
+                    catalogue.schemas.insert(key, schema.clone());
+                    tools.push(ToolSummary {
+                        agent: agent.name().as_str().to_owned(),
+                        name: tool.name().to_owned(),
+                        description: tool.description().to_owned(),
+                        effect: effect_name(tool.declared_effect()).to_owned(),
+                        arguments_schema: schema,
+                    });
+                }
+            }
+            let name = deployed.agent().name().clone();
+            let build = deployed.build().to_string();
+            let summary = AgentSummary { name: name.as_str().to_owned(), build, tools };
+            catalogue.agents.insert(name, summary);
+        }
+        catalogue
+    }
+
+    /// Returns the agents, by name.
+    pub(crate) fn agents(&self) -> impl Iterator<Item = (&AgentName, &AgentSummary)> {
+        self.agents.iter()
+    }
+
+    /// Returns true if the server drives this agent.
+    pub(crate) fn has_agent(&self, name: &AgentName) -> bool {
+        self.agents.contains_key(name)
+    }
+
+    /// Returns the schema of a tool's arguments, if it is known.
+    pub(crate) fn arguments_schema(&self, agent: &AgentName, tool: &ToolKey) -> Option<&Value> {
+        self.schemas.get(&(agent.clone(), tool.to_string()))
+    }
+}
+
+/// Returns the name of an effect.
+pub(crate) fn effect_name(effect: ToolEffect) -> &'static str {
+    match effect {
+        ToolEffect::Pure => "pure",
+        ToolEffect::Idempotent => "idempotent",
+        ToolEffect::Once => "once",
+    }
+}

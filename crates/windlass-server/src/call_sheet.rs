@@ -1,0 +1,219 @@
+//! The text that a person reads before deciding about a call: all of it, and its digest.
+//!
+//! A decision names the digest of the sheet that was displayed. If anything on the sheet has changed since, such as the
+//! file that a change applies to, the decision is refused and the new sheet is shown.
+
+use std::fmt;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use windlass::core::{
+    canonical::{Digest, with_canonical_text},
+    decision::{DecisionScope, HoldReason, PendingCall},
+    id::RunId,
+    tool::ToolEffect,
+};
+use windlass_text::SafeText;
+
+/// A preview of the change that a call would make, for the approver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallPreview {
+    /// One line that names the change.
+    pub title: String,
+    /// True if the call would be refused if it ran now.
+    pub is_refused: bool,
+    /// The lines of the change in unified form: `+`, `-`, `@` or a space, then the text.
+    pub lines: Vec<String>,
+}
+
+/// A function that previews the change that a call would make; `None` if it makes none that can be shown.
+pub type PreviewFunction = Arc<dyn Fn(&RunId, &PendingCall) -> Option<CallPreview> + Send + Sync>;
+
+/// A call as it is displayed for a decision. It leaves nothing out. Every text on it is escaped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct CallSheet {
+    /// Sentence that says what is asked.
+    pub(crate) title: String,
+    /// Further lines of a question.
+    pub(crate) question: Vec<String>,
+    /// Facts about the call: its effect and its sources.
+    pub(crate) notes: Vec<String>,
+    /// The arguments, in full.
+    pub(crate) arguments: Vec<ArgumentText>,
+    /// The change that the call would make, if it can be shown.
+    pub(crate) change: Option<ChangeText>,
+    /// The calls that an approval covers.
+    pub(crate) covers: String,
+    /// The calls that an approval for the run would cover; absent if the tool requires approval every time.
+    pub(crate) covers_always: Option<String>,
+    /// Digest of the sheet, of the call and of its run.
+    pub(crate) digest: String,
+}
+
+/// An argument as it is displayed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct ArgumentText {
+    pub(crate) name: String,
+    /// The value as literal text. A line break in it is shown as `\n` and also breaks the line.
+    pub(crate) lines: Vec<String>,
+}
+
+/// A change as it is displayed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct ChangeText {
+    pub(crate) title: String,
+    pub(crate) is_refused: bool,
+    pub(crate) lines: Vec<String>,
+}
+
+impl CallSheet {
+    /// Creates the sheet of a pending call.
+    pub(crate) fn new(
+        run: &RunId,
+        pending: &PendingCall,
+        effect: Option<ToolEffect>,
+        preview: Option<CallPreview>,
+    ) -> Self {
+        let line = |text: &str| SafeText::from_line(text).to_string();
+        let (title, question) = title_of(pending);
+        let mut notes: Vec<String> = effect.map(describe_effect).into_iter().map(str::to_owned).collect();
+        if !pending.context_sources.is_empty() {
+            let sources = line(&pending.context_sources.to_string());
+            notes.push(format!("The model could read text from {sources} before this call."));
+        }
+        let change = preview.map(|preview| ChangeText {
+            title: line(&preview.title),
+            is_refused: preview.is_refused,
+            lines: preview.lines.iter().map(|text| diff_line(text)).collect(),
+        });
+        let mut sheet = Self {
+            title,
+            question,
+            notes,
+            arguments: argument_texts(&pending.arguments),
+            change,
+            covers: "This call alone.".to_owned(),
+            covers_always: (pending.max_approval_scope == DecisionScope::ToolForRun
+                && pending.reason == HoldReason::Approval)
+                .then(|| {
+                    let (tool, agent) = (line(&pending.tool.to_string()), line(pending.agent.as_str()));
+                    format!("Every later call of {tool} by {agent} in this run, whatever its arguments.")
+                }),
+            digest: String::new(),
+        };
+        sheet.digest = sheet.compute_digest(run, pending).to_string();
+        sheet
+    }
+
+    fn compute_digest(&self, run: &RunId, pending: &PendingCall) -> Digest {
+        let shown = serde_json::to_string(self).unwrap_or_default();
+        Digest::of_parts(&[
+            "windlass sheet",
+            run.as_str(),
+            &pending.path.to_string(),
+            &pending.attempt.to_string(),
+            &pending.digest.to_string(),
+            &shown,
+        ])
+    }
+}
+
+/// Describes the effect of a tool to an approver.
+pub(crate) fn describe_effect(effect: ToolEffect) -> &'static str {
+    match effect {
+        ToolEffect::Pure => "Has no side effects.",
+        ToolEffect::Idempotent => "Repeating it with the same key has no further effect.",
+        ToolEffect::Once => "Takes effect once: it must not happen twice.",
+    }
+}
+
+fn title_of(pending: &PendingCall) -> (String, Vec<String>) {
+    let agent = SafeText::from_line(pending.agent.as_str());
+    let tool = SafeText::from_line(&pending.tool.to_string());
+    match &pending.reason {
+        HoldReason::InDoubt => {
+            (format!("{tool} had started when its process ended. Did it happen?"), Vec::new())
+        }
+        HoldReason::Question(question) => {
+            let mut lines = SafeText::from_lines(&question.text).into_iter().map(|line| line.to_string());
+            let first = lines.next().unwrap_or_default();
+            (format!("{tool} asks: {first}"), lines.collect())
+        }
+        _ => (format!("{agent} would like to call {tool}."), Vec::new()),
+    }
+}
+
+/// Escapes a line of a diff. A tab is shown as an arrow, because a diff is full of them.
+fn diff_line(line: &str) -> String {
+    let parts: Vec<String> = line.split('\t').map(|part| SafeText::from_line(part).to_string()).collect();
+    parts.join("→   ")
+}
+
+/// Formats the arguments. A string is a literal, so that nothing in it is ambiguous.
+pub(crate) fn argument_texts(arguments: &str) -> Vec<ArgumentText> {
+    let parsed = with_canonical_text(arguments, |canonical| serde_json::from_str::<ObjectFields>(canonical));
+    let Ok(Ok(ObjectFields(fields))) = parsed else {
+        let lines = vec![SafeText::quote(arguments).to_string()];
+        return vec![ArgumentText { name: "not an object".to_owned(), lines }];
+    };
+    fields
+        .iter()
+        .map(|(name, value)| ArgumentText { name: argument_name(name), lines: value_lines(value.get()) })
+        .collect()
+}
+
+/// Returns an argument's name: bare if it is an ordinary identifier, and a literal if it is not.
+fn argument_name(name: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
+    if !name.is_empty() && name.chars().all(is_plain) {
+        name.to_owned()
+    } else {
+        SafeText::quote(name).to_string()
+    }
+}
+
+/// Formats a JSON value: a string as a literal, anything else as JSON.
+fn value_lines(json: &str) -> Vec<String> {
+    let Ok(text) = serde_json::from_str::<String>(json) else {
+        return vec![SafeText::from_json(json).to_string()];
+    };
+    let mut lines: Vec<String> =
+        text.split_inclusive('\n').map(|line| SafeText::quote_inner(line).to_string()).collect();
+    match lines.as_mut_slice() {
+        [] => return vec!["\"\"".to_owned()],
+        [only] => *only = format!("\"{only}\""),
+        [first, .., last] => {
+            first.insert(0, '"');
+            last.push('"');
+        }
+    }
+    lines
+}
+
+/// The fields of a JSON object in their order, with values as they were written.
+struct ObjectFields(Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for ObjectFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor;
+        impl<'de> Visitor<'de> for ObjectVisitor {
+            type Value = ObjectFields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ObjectFields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(ObjectFields(fields))
+            }
+        }
+        deserializer.deserialize_map(ObjectVisitor)
+    }
+}

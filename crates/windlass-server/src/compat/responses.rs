@@ -1,0 +1,252 @@
+//! Responses in front of an agent.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, stream};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use windlass::core::id::{RunId, SessionId};
+use windlass::core::item::Item;
+use windlass::core::run::RunEnd;
+use windlass::fleet::{RunQueue, RunSubmission};
+use windlass::store::load_paused;
+
+use super::chat::read_to_end;
+use super::live_text::{RunEndPiece, TextPiece, TextReader};
+use super::{read_message, request_run_id};
+use crate::access::AccessRole;
+use crate::api::{
+    ApiError, JsonBody, RequestPerson, StreamPermit, UrlPath, find_viewable_run, start_submission,
+    stream_response,
+};
+use crate::server::{ServerState, wall_clock_now};
+
+/// A request. Fields for a model are the agent's own and are ignored.
+#[derive(Deserialize)]
+pub(super) struct ResponseRequest {
+    model: String,
+    input: Value,
+    #[serde(default)]
+    stream: bool,
+    #[serde(default)]
+    background: bool,
+    previous_response_id: Option<String>,
+}
+
+pub(super) async fn create(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+    headers: HeaderMap,
+    JsonBody(request): JsonBody<ResponseRequest>,
+) -> Result<Response, ApiError> {
+    let input = match &request.input {
+        Value::String(text) => vec![Arc::new(Item::user(text.clone()))],
+        Value::Array(items) => items
+            .iter()
+            .map(|item| read_message(item["role"].as_str(), &item["content"]))
+            .collect::<Result<Vec<_>, _>>()?,
+        _ => return Err(ApiError::invalid("`input` is a text or a list of messages")),
+    };
+    let run = request_run_id("resp_", &person.name, &headers);
+    // The responses of a conversation share a session, which has the id of the first of them.
+    let session = match &request.previous_response_id {
+        None => SessionId::from(run.as_str()),
+        Some(previous) => {
+            let (id, _) = find_viewable_run(&state, &person, previous, AccessRole::View).await?;
+            let queued = state.queue.load_queued_run(&id).await?;
+            let session = queued.and_then(|queued| queued.submission.session);
+            session.ok_or_else(|| ApiError::invalid("the previous response has no conversation"))?
+        }
+    };
+    let permit = StreamPermit::acquire(&state)?;
+    let mut reader = TextReader::new(&state, &run);
+    let submission = RunSubmission::new(run.clone(), request.model.as_str(), input)
+        .tenant(person.name.clone())
+        .session(session);
+    start_submission(&state, &person, &submission).await?;
+    let head = ResponseHead {
+        id: run.as_str().to_owned(),
+        created: wall_clock_now().0 / 1000,
+        model: request.model,
+        previous: request.previous_response_id,
+    };
+    if request.background {
+        return Ok(Json(head.response("queued", &[], None)).into_response());
+    }
+    if !request.stream {
+        let (messages, end) = read_to_end(&mut reader).await?;
+        return Ok(Json(head.response("completed", &messages, Some(&end))).into_response());
+    }
+    let writer = ResponseWriter { head, sequence: 0, messages: Vec::new(), is_open: false, is_done: false };
+    let events = stream::unfold((reader, writer, true), |(mut reader, mut writer, is_first)| async move {
+        let events = if is_first { writer.start() } else { writer.next_events(&mut reader).await? };
+        Some((stream::iter(events), (reader, writer, false)))
+    });
+    Ok(stream_response(&state, permit, events.flatten()))
+}
+
+pub(super) async fn retrieve(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+    UrlPath(response): UrlPath<String>,
+) -> Result<Json<Value>, ApiError> {
+    let (id, agent) = find_viewable_run(&state, &person, &response, AccessRole::View).await?;
+    let head = ResponseHead { id: response, created: 0, model: agent.as_str().to_owned(), previous: None };
+    let Ok(paused) = load_paused(&*state.queue, &RunId::from(id.as_str())).await else {
+        return Ok(Json(head.response("queued", &[], None)));
+    };
+    let record = paused.record();
+    let created = record.journal().first().map_or(0, |first| first.at.0 / 1000);
+    let head = ResponseHead { created, ..head };
+    let usage = record.usage();
+    let end =
+        RunEndPiece { error: None, input_tokens: usage.input_tokens, output_tokens: usage.output_tokens };
+    let messages: Vec<String> = record
+        .run_items()
+        .iter()
+        .filter_map(|item| match &*item.item {
+            Item::Message(message) => Some(message.text()),
+            _ => None,
+        })
+        .collect();
+    let status = match record.state().outcome() {
+        Some(RunEnd::Finished(_)) => "completed",
+        Some(RunEnd::Failed(_)) => "failed",
+        Some(RunEnd::Cancelled) => "cancelled",
+        None => "in_progress",
+    };
+    Ok(Json(head.response(status, &messages, Some(&end))))
+}
+
+/// The facts of a response that do not change.
+struct ResponseHead {
+    id: String,
+    created: u64,
+    model: String,
+    previous: Option<String>,
+}
+
+impl ResponseHead {
+    fn response(&self, status: &str, messages: &[String], end: Option<&RunEndPiece>) -> Value {
+        let output: Vec<Value> =
+            messages.iter().enumerate().map(|(place, text)| self.message(place, text, "completed")).collect();
+        let usage = end.map(|end| {
+            json!({ "input_tokens": end.input_tokens, "input_tokens_details": { "cached_tokens": 0 },
+                "output_tokens": end.output_tokens, "output_tokens_details": { "reasoning_tokens": 0 },
+                "total_tokens": end.input_tokens + end.output_tokens })
+        });
+        json!({
+            "id": self.id, "object": "response", "created_at": self.created, "status": status, "model": self.model,
+            "output": output, "usage": usage, "error": null, "incomplete_details": null, "instructions": null,
+            "metadata": {}, "parallel_tool_calls": true, "temperature": null, "top_p": null, "tool_choice": "auto",
+            "tools": [], "previous_response_id": self.previous, "store": true,
+        })
+    }
+
+    fn message(&self, place: usize, text: &str, status: &str) -> Value {
+        let content = match status {
+            "completed" => {
+                json!([{ "type": "output_text", "text": text, "annotations": [], "logprobs": [] }])
+            }
+            _ => json!([]),
+        };
+        json!({ "type": "message", "id": format!("msg_{}_{place}", self.id), "role": "assistant", "status": status, "content": content })
+    }
+}
+
+/// Writes the events of a streamed response.
+struct ResponseWriter {
+    head: ResponseHead,
+    sequence: u64,
+    messages: Vec<String>,
+    /// True if a message is being written.
+    is_open: bool,
+    is_done: bool,
+}
+
+impl ResponseWriter {
+    fn event(&mut self, kind: &str, mut data: Value) -> Event {
+        data["type"] = json!(kind);
+        data["sequence_number"] = json!(self.sequence);
+        self.sequence += 1;
+        Event::default().event(kind).data(data.to_string())
+    }
+
+    fn start(&mut self) -> Vec<Event> {
+        let response = self.head.response("in_progress", &[], None);
+        let created = self.event("response.created", json!({ "response": response }));
+        vec![created, self.event("response.in_progress", json!({ "response": response }))]
+    }
+
+    fn place(&self) -> Value {
+        let place = self.messages.len();
+        json!({ "output_index": place, "content_index": 0, "item_id": format!("msg_{}_{place}", self.head.id) })
+    }
+
+    fn open_message(&mut self) -> Vec<Event> {
+        self.is_open = true;
+        let place = self.messages.len();
+        let item = self.head.message(place, "", "in_progress");
+        let added = self.event("response.output_item.added", json!({ "output_index": place, "item": item }));
+        let mut part = self.place();
+        part["part"] = json!({ "type": "output_text", "text": "", "annotations": [], "logprobs": [] });
+        vec![added, self.event("response.content_part.added", part)]
+    }
+
+    async fn next_events(&mut self, reader: &mut TextReader) -> Option<Vec<Event>> {
+        if self.is_done {
+            return None;
+        }
+        let piece = reader.next().await;
+        let mut events = Vec::new();
+        if !self.is_open && matches!(piece, Ok(Some(TextPiece::Delta(_) | TextPiece::MessageEnd(_)))) {
+            events = self.open_message();
+        }
+        match piece {
+            Ok(Some(TextPiece::Delta(text))) => {
+                let mut delta = self.place();
+                delta["delta"] = json!(text);
+                delta["logprobs"] = json!([]);
+                events.push(self.event("response.output_text.delta", delta));
+            }
+            Ok(Some(TextPiece::MessageEnd(text))) => {
+                let mut done = self.place();
+                done["text"] = json!(text);
+                done["logprobs"] = json!([]);
+                events.push(self.event("response.output_text.done", done));
+                let mut part = self.place();
+                part["part"] =
+                    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] });
+                events.push(self.event("response.content_part.done", part));
+                let place = self.messages.len();
+                let item = self.head.message(place, &text, "completed");
+                events.push(
+                    self.event("response.output_item.done", json!({ "output_index": place, "item": item })),
+                );
+                self.messages.push(text);
+                self.is_open = false;
+            }
+            Ok(Some(TextPiece::End(end))) => {
+                self.is_done = true;
+                let status = if end.error.is_some() { "failed" } else { "completed" };
+                let mut response = self.head.response(status, &self.messages, Some(&end));
+                if let Some(error) = &end.error {
+                    response["error"] = json!({ "code": "server_error", "message": error });
+                }
+                events.push(self.event(&format!("response.{status}"), json!({ "response": response })));
+            }
+            Ok(None) | Err(_) => {
+                self.is_done = true;
+                let data =
+                    json!({ "code": "server_error", "message": "the run was lost from view", "param": null });
+                events.push(self.event("error", data));
+            }
+        }
+        Some(events)
+    }
+}

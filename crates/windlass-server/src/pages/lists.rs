@@ -1,0 +1,190 @@
+//! Lists: runs with filters, the fleet, the comparison of two runs, and files.
+
+use maud::{Markup, html};
+use windlass::core::inspect::{RunDiff, StepLine};
+
+use super::markup::{line, number, query_text, status_tone, status_word, time};
+use crate::agent_catalogue::AgentCatalogue;
+use crate::api::{FleetSummary, RunListQuery, RunPage};
+
+/// Renders the list of runs.
+pub(super) fn runs(asked: &RunListQuery, page: &RunPage, agents: &AgentCatalogue) -> Markup {
+    let status = asked.status.as_deref().unwrap_or_default();
+    let agent = asked.agent.as_deref().unwrap_or_default();
+    html! {
+        div.head {
+            h1 { "Runs" }
+            button.yes data-act="new-run" { "Start a run…" }
+        }
+        template #new-run {
+            form data-act="start" {
+                h2 #dialog-title { "Start a run" }
+                label for="new-agent" { "Agent" }
+                select #new-agent name="agent" { @for (name, _) in agents.agents() { option { (name.as_str()) } } }
+                label for="new-input" { "Input" }
+                textarea #new-input name="input" rows="4" required autofocus {}
+                label for="new-id" { "Id " span.dim { "(a new one if empty; the same id starts nothing twice)" } }
+                input #new-id name="run" autocomplete="off";
+                div.do { button.yes { "Start" } button type="button" data-act="close" { "Close" } }
+            }
+        }
+        form.filters method="get" action="/runs" role="search" {
+            label for="f-search" { "Search" }
+            input #f-search name="search" type="search" value=(asked.search.as_deref().unwrap_or_default()) placeholder="part of an id";
+            label for="f-status" { "State" }
+            select #f-status name="status" {
+                @for (value, name) in [("", "any"), ("paused", "waits"), ("running", "running"), ("finished", "finished"), ("failed", "failed"), ("cancelled", "cancelled")] {
+                    option value=(value) selected[status == value] { (name) }
+                }
+            }
+            label for="f-agent" { "Agent" }
+            select #f-agent name="agent" {
+                option value="" selected[agent.is_empty()] { "any" }
+                @for (name, _) in agents.agents() { option value=(name.as_str()) selected[agent == name.as_str()] { (name.as_str()) } }
+            }
+            button { "Filter" }
+        }
+        section.panel data-live="runs" {
+            @if page.runs.is_empty() { p.dim { "No run matches." } } @else {
+                div.wide tabindex="0" role="region" aria-label="Runs" { table.list {
+                    thead { tr { th scope="col" { "state" } th scope="col" { "run" } th scope="col" { "agent" } th scope="col" { "began" } th scope="col" { "changed" } th.num scope="col" { "records" } } }
+                    tbody {
+                        @for run in &page.runs {
+                            tr {
+                                td { span class={ "status " (status_tone(&run.status)) } { (status_word(&run.status)) } }
+                                td { a.mono href={ "/runs/" (query_text(&run.run)) } { (line(&run.run)) } }
+                                td { (line(&run.agent)) }
+                                td { (time(run.created_at)) }
+                                td { (time(run.updated_at)) }
+                                td.num { (number(run.records)) }
+                            }
+                        }
+                    }
+                } }
+            }
+        }
+        @if let Some(next) = &page.next {
+            nav.pager aria-label="Pages" {
+                a rel="next" href={ "/runs?after=" (query_text(next)) "&status=" (query_text(status)) "&agent=" (query_text(agent))
+                    "&search=" (query_text(asked.search.as_deref().unwrap_or_default())) } { "Older runs" }
+            }
+        }
+    }
+}
+
+/// Renders the workers and the queue.
+pub(super) fn fleet(fleet: &FleetSummary, agents: &AgentCatalogue) -> Markup {
+    html! {
+        div.head { h1 { "Fleet" } }
+        section.panel {
+            h2 { "Workers" }
+            @if fleet.workers.is_empty() { p.dim { "No worker is registered: no run moves." } }
+            ul.plain { @for worker in &fleet.workers { li { span.mono { (line(&worker.name)) } " " span.dim { "beat " (worker.beat) ", " (time(worker.renewed_at)) } } } }
+        }
+        section.panel {
+            h2 { "Agents of this server" }
+            div.wide tabindex="0" role="region" aria-label="Agents" { table.list {
+                thead { tr { th scope="col" { "agent" } th scope="col" { "build" } th scope="col" { "tools" } } }
+                tbody { @for (name, agent) in agents.agents() {
+                    tr { td { b { (line(name.as_str())) } } td.mono { (&agent.build[..12.min(agent.build.len())]) }
+                        td { @for tool in &agent.tools { span.tag title=(tool.description) { (line(&tool.name)) " · " (tool.effect) } " " } } }
+                } }
+            } }
+        }
+        section.panel {
+            h2 { "Queue" }
+            @if fleet.queue.is_empty() { p.dim { "Nothing is queued." } } @else {
+                div.wide tabindex="0" role="region" aria-label="Queue" { table.list {
+                    thead { tr { th scope="col" { "state" } th scope="col" { "run" } th scope="col" { "agent" } th scope="col" { "attempts" } th scope="col" { "reason" } } }
+                    tbody { @for queued in &fleet.queue {
+                        tr {
+                            td { span class={ "status " (if queued.queue.state == "dead_letter" { "bad" } else { "quiet" }) } { (queued.queue.state.replace('_', " ")) } }
+                            td { a.mono href={ "/runs/" (query_text(&queued.run)) } { (line(&queued.run)) } }
+                            td { (line(&queued.agent)) }
+                            td.num { (queued.queue.attempt) }
+                            td { (line(queued.queue.reason.as_deref().unwrap_or("")))
+                                @if queued.queue.state == "dead_letter" { " " button data-act="revive" data-run=(queued.run) { "Revive" } } }
+                        }
+                    } }
+                } }
+            }
+        }
+    }
+}
+
+/// Renders the choice of two runs, and their differences.
+pub(super) fn diff(first: &str, second: &str, found: Option<&RunDiff>, problem: Option<&str>) -> Markup {
+    html! {
+        div.head { h1 { "Compare two runs" } }
+        form.filters method="get" action="/diff" {
+            label for="d-first" { "First" } input #d-first name="first" value=(first) required;
+            label for="d-second" { "Second" } input #d-second name="second" value=(second) required;
+            button.yes { "Compare" }
+        }
+        @if let Some(problem) = problem { p.problem role="alert" { (line(problem)) } }
+        @if let Some(diff) = found {
+            p { @if diff.is_empty() { "Both runs are the same, in " (diff.common_records) " records." }
+                @else { "The first " b { (diff.common_records) } " records are the same." } }
+            @if let Some(difference) = &diff.first_difference {
+                section.panel {
+                    h2 { "Record " (difference.seq) " differs" }
+                    div.wide tabindex="0" role="region" aria-label="Fields that differ" { table.list {
+                        thead { tr { th scope="col" { "field" } th scope="col" { (line(first)) } th scope="col" { (line(second)) } } }
+                        tbody { @for field in &difference.fields {
+                            tr { td.mono { (line(&field.field)) }
+                                td.del { @if let Some(value) = &field.first { (line(&value.to_string())) } }
+                                td.add { @if let Some(value) = &field.second { (line(&value.to_string())) } } }
+                        } }
+                    } }
+                }
+            }
+            @if !diff.is_empty() {
+                div.columns {
+                    (steps(first, &diff.first_steps))
+                    (steps(second, &diff.second_steps))
+                }
+            }
+        }
+    }
+}
+
+fn steps(name: &str, steps: &[StepLine]) -> Markup {
+    const SHOWN_STEPS: usize = 300;
+    html! {
+        section.panel {
+            h2 { "Then " a.mono href={ "/runs/" (query_text(name)) } { (line(name)) } }
+            @if steps.is_empty() { p.dim { "It ends there." } }
+            ol.steps { @for step in steps.iter().take(SHOWN_STEPS) { li value=(step.seq) { b { (line(step.agent.as_str())) } " " (line(&step.text)) } } }
+            @if steps.len() > SHOWN_STEPS { p.dim { (steps.len() - SHOWN_STEPS) " more" } }
+        }
+    }
+}
+
+/// Renders the page on which a file is opened.
+pub(super) fn look(problem: Option<&str>) -> Markup {
+    html! {
+        div.head { h1 { "Open an exported run" } }
+        @if let Some(problem) = problem { p.problem role="alert" { (line(problem)) } }
+        section.panel.drop-zone #drop-zone {
+            p { "Drop a file from " code { "windlass export" } " or from Download here. It is looked at and not stored." }
+            label.button for="file" { "Choose a file" }
+            input #file type="file" accept=".windlass,.txt,text/plain";
+        }
+    }
+}
+
+/// Renders the page that asks for a token.
+pub(super) fn login(is_wrong: bool) -> Markup {
+    html! {
+        section.panel.login {
+            h1 { "Windlass" }
+            @if is_wrong { p.problem role="alert" { "This token is not known." } }
+            form method="post" action="/login" {
+                label for="token" { "Your token" }
+                input #token name="token" type="password" autocomplete="current-password" required autofocus;
+                button.yes { "Open" }
+            }
+            p.dim { "Whoever runs this server gives out tokens: " code { "windlass serve --help" } }
+        }
+    }
+}

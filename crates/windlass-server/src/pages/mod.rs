@@ -1,0 +1,378 @@
+//! The inspector: pages that the server renders, with a small script that keeps them current.
+//!
+//! Everything on a page that comes from a model, a tool or a file is escaped twice: hidden characters become visible
+//! ([`windlass_text`]), and then markup becomes text.
+
+mod inbox;
+mod lists;
+mod markup;
+mod run;
+mod run_rows;
+mod timeline;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use maud::Markup;
+use serde::Deserialize;
+use windlass::artefact::fetch_media;
+use windlass::core::inspect::diff_runs;
+use windlass::core::journal::JournalRecord;
+use windlass::run::PausedRun;
+use windlass::store::{Store, load_paused};
+use windlass_text::SafeText;
+
+use self::markup::PageFrame;
+use self::run::{RunView, run_page};
+use crate::access::{AccessRole, PersonIdentity, RequestEvidence};
+use crate::api::{
+    ApiError, RequestPerson, RunListQuery, TextBody, UrlPath, UrlQuery, find_viewable_run, list_runs_page,
+};
+use crate::lock_unpoisoned;
+use crate::request_guard::TOKEN_COOKIE;
+use crate::server::ServerState;
+
+/// Number of uploaded runs that are kept.
+const MAX_UPLOADS: usize = 16;
+
+/// Runs that were uploaded to be looked at. They are in memory, the newest ones only, and for their person alone.
+#[derive(Default)]
+pub(crate) struct UploadShelf {
+    runs: Mutex<VecDeque<UploadedRun>>,
+}
+
+#[derive(Clone)]
+struct UploadedRun {
+    key: String,
+    person: String,
+    records: Arc<Vec<JournalRecord>>,
+}
+
+/// Makes the router of the pages.
+pub(crate) fn page_router() -> Router<Arc<ServerState>> {
+    Router::new()
+        .route("/", get(show_inbox))
+        .route("/runs", get(show_runs))
+        .route("/runs/{run}", get(show_run))
+        .route("/diff", get(show_diff))
+        .route("/fleet", get(show_fleet))
+        .route("/look", get(show_look).post(upload))
+        .route("/look/{key}", get(show_upload))
+        .route("/media", get(show_media))
+        .route("/login", get(show_login).post(log_in))
+        .route("/logout", post(log_out))
+        .route(
+            "/assets/inspector.css",
+            get(|| asset("text/css; charset=utf-8", include_str!("../../assets/inspector.css"))),
+        )
+        .route(
+            "/assets/inspector.js",
+            get(|| asset("text/javascript; charset=utf-8", include_str!("../../assets/inspector.js"))),
+        )
+        .route("/assets/icon.svg", get(|| asset("image/svg+xml", include_str!("../../assets/icon.svg"))))
+}
+
+async fn asset(kind: &'static str, body: &'static str) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-cache")], body)
+}
+
+/// A page that cannot be shown.
+struct PageError {
+    person: Option<String>,
+    error: ApiError,
+}
+
+impl From<ApiError> for PageError {
+    fn from(error: ApiError) -> Self {
+        Self { person: None, error }
+    }
+}
+
+impl IntoResponse for PageError {
+    fn into_response(self) -> Response {
+        let person = self.person.unwrap_or_default();
+        let frame = PageFrame { title: "Not shown", current: "", person: &person, waiting: 0 };
+        let content = maud::html! { div.head { h1 { "This cannot be shown" } } p.problem role="alert" { (self.error.message) } p { a href="/runs" { "All runs" } } };
+        (self.error.status, Html(frame.render(&content).into_string())).into_response()
+    }
+}
+
+/// Puts the content of a page into the frame, with the number of calls that wait.
+async fn framed(
+    state: &ServerState,
+    person: &PersonIdentity,
+    title: &str,
+    current: &str,
+    content: &Markup,
+) -> Result<Html<String>, PageError> {
+    let (waiting, _) = state.inbox_page(person, 0, 0).await?;
+    let frame = PageFrame { title, current, person: &person.name, waiting };
+    Ok(Html(frame.render(content).into_string()))
+}
+
+#[derive(Deserialize)]
+struct InboxPageQuery {
+    skip: Option<usize>,
+}
+
+async fn show_inbox(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+    UrlQuery(asked): UrlQuery<InboxPageQuery>,
+) -> Result<Html<String>, PageError> {
+    let skip = asked.skip.unwrap_or(0);
+    let (total, items) = state.inbox_page(&person, skip, inbox::PAGE_CALLS).await?;
+    framed(&state, &person, "Inbox", "/", &inbox::inbox(total, skip, &items, &person.name)).await
+}
+
+async fn show_runs(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+    UrlQuery(mut asked): UrlQuery<RunListQuery>,
+) -> Result<Html<String>, PageError> {
+    asked.search = asked.search.filter(|text| !text.is_empty());
+    let page = list_runs_page(&state, &person, &asked).await?;
+    framed(&state, &person, "Runs", "/runs", &lists::runs(&asked, &page, &state.catalogue)).await
+}
+
+#[derive(Deserialize)]
+struct RunPageQuery {
+    at: Option<u64>,
+    page: Option<usize>,
+}
+
+async fn show_run(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+    UrlPath(run): UrlPath<String>,
+    UrlQuery(asked): UrlQuery<RunPageQuery>,
+) -> Result<Html<String>, PageError> {
+    let (id, _) = find_viewable_run(&state, &person, &run, AccessRole::View).await?;
+    let base = format!("/runs/{}", markup::query_text(&run));
+    let paused = match load_paused(&*state.queue, &id).await {
+        Ok(paused) => paused,
+        Err(error) => {
+            let error = ApiError::from(error);
+            if error.status != StatusCode::NOT_FOUND {
+                return Err(error.into());
+            }
+            let content = maud::html! { div.head { h1 { "Run " span.mono { (markup::line(&run)) } } span.status.waiting { "queued" } } p data-live="queued" data-run=(run) { "No worker has taken it yet." } };
+            return framed(&state, &person, &run, "/runs", &content).await;
+        }
+    };
+    let records = paused.record().read_journal().map_err(ApiError::from)?;
+    let is_now = asked.at.is_none_or(|at| at + 1 >= records.len() as u64);
+    let waiting = if is_now { state.pending_items(&id).await? } else { Vec::new() };
+    let driver = state.queue.load_lease(&id).await.map_err(ApiError::from)?.map(|lease| lease.owner);
+    let view = RunView {
+        id: &run,
+        base,
+        records,
+        at: asked.at,
+        page: asked.page,
+        pending: &waiting,
+        person: &person.name,
+        is_stored: true,
+        driver,
+    };
+    framed(&state, &person, &run, "/runs", &run_page(&view)).await
+}
+
+#[derive(Deserialize)]
+struct DiffPageQuery {
+    first: Option<String>,
+    second: Option<String>,
+}
+
+async fn show_diff(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+    UrlQuery(asked): UrlQuery<DiffPageQuery>,
+) -> Result<Html<String>, PageError> {
+    let (first, second) = (asked.first.unwrap_or_default(), asked.second.unwrap_or_default());
+    let mut found = None;
+    let mut problem = None;
+    if !first.is_empty() && !second.is_empty() {
+        match compare(&state, &person, &first, &second).await {
+            Ok(diff) => found = Some(diff),
+            Err(error) => problem = Some(error.message),
+        }
+    }
+    let content = lists::diff(&first, &second, found.as_ref(), problem.as_deref());
+    framed(&state, &person, "Compare", "", &content).await
+}
+
+async fn compare(
+    state: &ServerState,
+    person: &PersonIdentity,
+    first: &str,
+    second: &str,
+) -> Result<windlass::core::inspect::RunDiff, ApiError> {
+    let (first, _) = find_viewable_run(state, person, first, AccessRole::View).await?;
+    let (second, _) = find_viewable_run(state, person, second, AccessRole::View).await?;
+    let (first, second) =
+        (load_paused(&*state.queue, &first).await?, load_paused(&*state.queue, &second).await?);
+    Ok(diff_runs(first.record().read_journal()?, second.record().read_journal()?))
+}
+
+async fn show_fleet(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+) -> Result<Html<String>, PageError> {
+    let fleet = state.fleet_page(&person, None, 200).await?;
+    framed(&state, &person, "Fleet", "/fleet", &lists::fleet(&fleet, &state.catalogue)).await
+}
+
+async fn show_look(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+) -> Result<Html<String>, PageError> {
+    framed(&state, &person, "Open a file", "/look", &lists::look(None)).await
+}
+
+/// Reads an uploaded run and returns the address at which it is shown.
+async fn upload(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+    TextBody(text): TextBody,
+) -> Result<String, ApiError> {
+    let refused = |error: &dyn std::fmt::Display| {
+        let message = SafeText::from_words(&error.to_string()).to_string();
+        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "unreadable_run", message)
+    };
+    let paused = PausedRun::from_text(&text).map_err(|error| refused(&error))?;
+    let records = paused.record().read_journal()?.to_vec();
+    let key = uuid::Uuid::now_v7().simple().to_string();
+    let mut runs = lock_unpoisoned(&state.uploads.runs);
+    runs.push_front(UploadedRun { key: key.clone(), person: person.name, records: Arc::new(records) });
+    runs.truncate(MAX_UPLOADS);
+    Ok(format!("/look/{key}"))
+}
+
+async fn show_upload(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+    UrlPath(key): UrlPath<String>,
+    UrlQuery(asked): UrlQuery<RunPageQuery>,
+) -> Result<Html<String>, PageError> {
+    let found = lock_unpoisoned(&state.uploads.runs)
+        .iter()
+        .find(|run| run.key == key && run.person == person.name)
+        .cloned();
+    let Some(found) = found else {
+        return framed(
+            &state,
+            &person,
+            "Open a file",
+            "/look",
+            &lists::look(Some("This file is not here any more: open it again.")),
+        )
+        .await;
+    };
+    let id = match found.records.first().map(|record| &record.entry) {
+        Some(windlass::core::journal::JournalEntry::RunStarted(started)) => started.run.as_str().to_owned(),
+        _ => key.clone(),
+    };
+    let view = RunView {
+        id: &id,
+        base: format!("/look/{key}"),
+        records: &found.records,
+        at: asked.at,
+        page: asked.page,
+        pending: &[],
+        person: &person.name,
+        is_stored: false,
+        driver: None,
+    };
+    framed(&state, &person, &id, "/look", &run_page(&view)).await
+}
+
+#[derive(Deserialize)]
+struct MediaQuery {
+    url: String,
+}
+
+/// Returns a picture that an item of a run refers to.
+async fn show_media(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+    UrlQuery(asked): UrlQuery<MediaQuery>,
+) -> Result<Response, ApiError> {
+    let run = asked.url.strip_prefix("artefact:").and_then(|rest| rest.rsplit_once('/'));
+    let Some((run, _)) = run else { return Err(ApiError::invalid("not a picture of a run")) };
+    find_viewable_run(&state, &person, run, AccessRole::View).await?;
+    let text = fetch_media(&*state.queue, &asked.url).await?.ok_or_else(|| ApiError::run_not_found(run))?;
+    let bytes = decode_base64(&text).ok_or_else(|| ApiError::invalid("not a picture of a run"))?;
+    let kind = match bytes.as_slice() {
+        [0x89, b'P', b'N', b'G', ..] => "image/png",
+        [0xff, 0xd8, 0xff, ..] => "image/jpeg",
+        [b'R', b'I', b'F', b'F', ..] => "image/webp",
+        _ => return Err(ApiError::invalid("not a picture")),
+    };
+    Ok(([(header::CONTENT_TYPE, kind)], bytes).into_response())
+}
+
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut bits, mut count) = (0_u32, 0);
+    for letter in text.bytes().filter(|letter| !b"=\r\n".contains(letter)) {
+        let value = match letter {
+            b'A'..=b'Z' => letter - b'A',
+            b'a'..=b'z' => letter - b'a' + 26,
+            b'0'..=b'9' => letter - b'0' + 52,
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count & 0xff) as u8);
+        }
+    }
+    Some(bytes)
+}
+
+async fn show_login() -> Html<String> {
+    login_page(false)
+}
+
+fn login_page(is_wrong: bool) -> Html<String> {
+    let frame = PageFrame { title: "Log in", current: "", person: "", waiting: 0 };
+    Html(frame.render(&lists::login(is_wrong)).into_string())
+}
+
+/// Sets the cookie of a person whose token is known.
+async fn log_in(State(state): State<Arc<ServerState>>, TextBody(form): TextBody) -> Response {
+    let token = form.split('&').find_map(|field| field.strip_prefix("token=")).unwrap_or_default();
+    let is_plain = !token.is_empty()
+        && token.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+    let known = state.access.identify(RequestEvidence { token: Some(token), proxy_name: None });
+    match known.filter(|_| is_plain) {
+        Some(person) => {
+            tracing::info!(person = person.name, "a person has logged in");
+            let cookie =
+                format!("{TOKEN_COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age=2592000");
+            with_cookie(Redirect::to("/").into_response(), &cookie)
+        }
+        None => (StatusCode::UNAUTHORIZED, login_page(true)).into_response(),
+    }
+}
+
+async fn log_out() -> Response {
+    let cookie = format!("{TOKEN_COOKIE}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0");
+    with_cookie(Redirect::to("/login").into_response(), &cookie)
+}
+
+fn with_cookie(mut response: Response, cookie: &str) -> Response {
+    if let Ok(value) = HeaderValue::from_str(cookie) {
+        response.headers_mut().insert(header::SET_COOKIE, value);
+    }
+    response
+}

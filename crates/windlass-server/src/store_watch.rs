@@ -1,0 +1,240 @@
+//! A watch over the open runs of the store: the calls that wait for a person, and the writes of other processes.
+//!
+//! Invariant: the journal is the truth. A run is read again when its number of records or its time has changed, and for
+//! nothing else, so that a thousand runs that wait cost one listing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use windlass::core::{
+    decision::PendingCall,
+    id::{AgentName, RunId, Timestamp},
+    plan::CallDisposition,
+    run::Run,
+    tool::ToolEffect,
+};
+use windlass::error::StoreError;
+use windlass::store::{RunCursor, RunQuery, RunStatus, Store, StoredRun, load_paused};
+
+use crate::served_queue::ServedQueue;
+
+/// Time after which writes of other processes are looked for.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time for which changes are gathered before the runs are listed.
+const GATHER_INTERVAL: Duration = Duration::from_millis(60);
+/// Number of runs in a page of the listing.
+const PAGE_RUNS: u32 = 1_000;
+/// Number of new lines that are searched for a hold before the run is read again.
+const PAGE_LINES: u32 = 512;
+
+/// A call that waits for a person, with its run.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingEntry {
+    pub(crate) run: RunId,
+    /// The agent that the run started with.
+    pub(crate) root_agent: AgentName,
+    pub(crate) pending: PendingCall,
+    pub(crate) effect: Option<ToolEffect>,
+    /// Time of the last change of the run's status.
+    pub(crate) asked_at: Timestamp,
+}
+
+/// All calls that wait for a person, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InboxSnapshot {
+    /// Rises with every change.
+    pub(crate) version: u64,
+    pub(crate) entries: Vec<Arc<PendingEntry>>,
+}
+
+/// The watch over the open runs.
+pub(crate) struct StoreWatch {
+    queue: Arc<ServedQueue>,
+    state: Mutex<WatchState>,
+    published: watch::Sender<Arc<InboxSnapshot>>,
+}
+
+#[derive(Default)]
+struct WatchState {
+    runs: BTreeMap<RunId, WatchedRun>,
+    looked_at: Option<Instant>,
+    seen_changes: u64,
+}
+
+struct WatchedRun {
+    record_count: u64,
+    updated_at: Timestamp,
+    entries: Vec<Arc<PendingEntry>>,
+}
+
+impl StoreWatch {
+    pub(crate) fn new(queue: Arc<ServedQueue>) -> Self {
+        Self { queue, state: Mutex::default(), published: watch::channel(Arc::default()).0 }
+    }
+
+    /// Returns a receiver of the inbox, which changes as the calls do.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<InboxSnapshot>> {
+        self.published.subscribe()
+    }
+
+    /// Returns the calls that wait now.
+    pub(crate) async fn snapshot(&self) -> Result<Arc<InboxSnapshot>, StoreError> {
+        let mut state = self.state.lock().await;
+        let changes = *self.queue.changes().borrow();
+        let is_fresh = state.seen_changes == changes
+            && !self.queue.has_open_writes()
+            && state.looked_at.is_some_and(|looked| looked.elapsed() < LOOK_INTERVAL);
+        if !is_fresh {
+            state.seen_changes = changes;
+            self.look(&mut state).await?;
+        }
+        Ok(self.published.borrow().clone())
+    }
+
+    /// Looks at the store until the server stops, as long as somebody watches.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let mut changes = self.queue.changes();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = changes.changed() => tokio::time::sleep(GATHER_INTERVAL).await,
+                () = tokio::time::sleep(LOOK_INTERVAL) => {}
+            }
+            if self.published.receiver_count() == 0 && !self.queue.has_watchers() {
+                // Whoever looks next reads everything anew.
+                self.queue.take_posted_runs();
+                let mut state = self.state.lock().await;
+                *state = WatchState::default();
+                self.publish(Vec::new());
+                continue;
+            }
+            changes.borrow_and_update();
+            let mut state = self.state.lock().await;
+            state.seen_changes = *changes.borrow();
+            let began = Instant::now();
+            if let Err(error) = self.look(&mut state).await {
+                tracing::warn!(%error, "the open runs cannot be listed");
+            }
+            drop(state);
+            // A large store is looked at less often.
+            tokio::time::sleep((began.elapsed() * 2).min(Duration::from_secs(10))).await;
+        }
+    }
+
+    /// Lists the open runs, reads those that have changed, and publishes the calls that wait.
+    async fn look(&self, state: &mut WatchState) -> Result<(), StoreError> {
+        let posted = self.queue.take_posted_runs();
+        let mut query = RunQuery {
+            statuses: vec![RunStatus::Paused, RunStatus::Running],
+            limit: PAGE_RUNS,
+            ..RunQuery::default()
+        };
+        let mut open = BTreeSet::new();
+        let mut is_changed = false;
+        loop {
+            let page = self.queue.list_runs(&query).await?;
+            for stored in &page {
+                open.insert(stored.run.clone());
+                is_changed |= self.note_run(state, stored, posted.contains(&stored.run)).await;
+            }
+            query.after = page.last().map(RunCursor::from);
+            if page.len() < PAGE_RUNS as usize {
+                break;
+            }
+        }
+        state.runs.retain(|run, watched| {
+            let is_open = open.contains(run);
+            if !is_open {
+                self.queue.wake_watchers(run);
+                is_changed |= !watched.entries.is_empty();
+            }
+            is_open
+        });
+        state.looked_at = Some(Instant::now());
+        if is_changed {
+            let mut entries: Vec<_> = state.runs.values().flat_map(|run| run.entries.clone()).collect();
+            entries.sort_by(|one, other| (one.asked_at, &one.run).cmp(&(other.asked_at, &other.run)));
+            self.publish(entries);
+        }
+        Ok(())
+    }
+
+    fn publish(&self, entries: Vec<Arc<PendingEntry>>) {
+        let version = self.published.borrow().version + 1;
+        self.published.send_replace(Arc::new(InboxSnapshot { version, entries }));
+    }
+
+    /// Notes a listed run; returns true if its waiting calls have changed.
+    async fn note_run(&self, state: &mut WatchState, stored: &StoredRun, is_posted: bool) -> bool {
+        let known = state.runs.get(&stored.run);
+        if let Some(known) = known.filter(|_| !is_posted) {
+            if known.record_count == stored.record_count && known.updated_at == stored.updated_at {
+                return false;
+            }
+            self.queue.wake_watchers(&stored.run);
+            let may_be_same = known.entries.is_empty() && stored.status == RunStatus::Running;
+            if may_be_same && !self.has_hold(&stored.run, known.record_count).await {
+                state.runs.insert(stored.run.clone(), WatchedRun::of(stored, Vec::new()));
+                return false;
+            }
+        }
+        let entries = match self.read_entries(stored).await {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::warn!(run = %stored.run, %error, "a run that may wait cannot be read");
+                Vec::new()
+            }
+        };
+        let had_entries = known.is_some_and(|known| !known.entries.is_empty());
+        let has_entries = !entries.is_empty();
+        state.runs.insert(stored.run.clone(), WatchedRun::of(stored, entries));
+        had_entries || has_entries
+    }
+
+    /// Returns true if a record after the known ones may hold a call.
+    async fn has_hold(&self, run: &RunId, from: u64) -> bool {
+        match self.queue.load_journal_page(run, from, PAGE_LINES).await {
+            Ok(lines) => {
+                lines.len() == PAGE_LINES as usize
+                    || lines.iter().any(|line| line.body.contains("\"call_held\""))
+            }
+            Err(_) => true,
+        }
+    }
+
+    async fn read_entries(
+        &self,
+        stored: &StoredRun,
+    ) -> Result<Vec<Arc<PendingEntry>>, windlass::store::OpenRunError> {
+        let paused = load_paused(&*self.queue, &stored.run).await?;
+        let state = paused.record().state();
+        let entries = paused.pending_calls().into_iter().map(|pending| {
+            Arc::new(PendingEntry {
+                run: stored.run.clone(),
+                root_agent: stored.agent.clone(),
+                effect: effect_of_call(state, &pending),
+                pending,
+                asked_at: stored.updated_at,
+            })
+        });
+        Ok(entries.collect())
+    }
+}
+
+impl WatchedRun {
+    fn of(stored: &StoredRun, entries: Vec<Arc<PendingEntry>>) -> Self {
+        Self { record_count: stored.record_count, updated_at: stored.updated_at, entries }
+    }
+}
+
+/// Returns the declared effect of a pending call.
+pub(crate) fn effect_of_call(run: &Run, pending: &PendingCall) -> Option<ToolEffect> {
+    match run.at_path(pending.path.parent_calls())?.call_disposition(pending.call())? {
+        CallDisposition::Execute { effect, .. } => Some(*effect),
+        _ => None,
+    }
+}

@@ -1,0 +1,273 @@
+//! The API: runs, events, decisions and journals over HTTP.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use serde_json::{Value, json};
+use support::{TestServer, clerk};
+use windlass::store::RunQuery;
+use windlass::store::Store;
+
+fn decision(item: &Value, decision: Value) -> Value {
+    json!({ "call": item["call"], "attempt": item["attempt"], "displayed": item["sheet"]["digest"], "decision": decision })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_started_once_and_its_approval_is_decided_from_the_inbox() {
+    let server = TestServer::start().await;
+    let client = server.client();
+    let paused = client.start_until("r1", "pay Ropeworks", "paused").await;
+    assert_eq!(paused["pending"].as_array().unwrap().len(), 1);
+    let start = json!({ "run": "r1", "agent": "clerk", "input": "pay Ropeworks" });
+    let (code, again) = client.post("/v1/runs", &start).await;
+    assert_eq!((code, &again["is_repeated"]), (200, &json!(true)));
+    let other = json!({ "run": "r1", "agent": "clerk", "input": "another" });
+    assert_eq!(client.post("/v1/runs", &other).await.0, 409);
+
+    let (code, inbox) = client.get("/v1/inbox").await;
+    assert_eq!((code, &inbox["total"]), (200, &json!(1)), "{inbox}");
+    let item = &inbox["calls"][0];
+    assert_eq!((&item["tool"], &item["reason"]), (&json!("pay"), &json!("approval")));
+    let invoice = item["sheet"]["arguments"].as_array().unwrap().iter().find(|one| one["name"] == "invoice");
+    let shown = invoice.unwrap()["lines"][0].as_str().unwrap();
+    assert!(shown.contains("202e") && !shown.contains('\u{202e}'), "{shown}");
+
+    let (code, posted) =
+        client.post("/v1/runs/r1/decisions", &decision(item, json!({ "type": "approve" }))).await;
+    assert_eq!((code, &posted["decided_by"]), (200, &json!("tess")), "{posted}");
+    let done = client.wait_for("r1", "finished").await;
+    assert_eq!(done["output"], "Done after 2 outputs.");
+    assert_eq!(client.get("/v1/inbox").await.1["total"], 0);
+    let (code, taken) =
+        client.post("/v1/runs/r1/decisions", &decision(item, json!({ "type": "reject" }))).await;
+    assert_eq!((code, &taken["error"]["code"]), (409, &json!("already_taken")), "{taken}");
+    let (_, records) = client.get("/v1/runs/r1/records").await;
+    let decided =
+        records["records"].as_array().unwrap().iter().find(|one| one.get("decision_recorded").is_some());
+    let decided = &decided.unwrap()["decision_recorded"];
+    assert_eq!((&decided["decided_by"], &decided["displayed"]), (&json!("tess"), &item["sheet"]["digest"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_about_another_sheet_is_refused() {
+    let server = TestServer::start().await;
+    let client = server.client();
+    let paused = client.start_until("r1", "pay Ropeworks", "paused").await;
+    let item = &paused["pending"][0];
+    let mut wrong = decision(item, json!({ "type": "approve" }));
+    wrong["displayed"] = json!("0".repeat(64));
+    let (code, body) = client.post("/v1/runs/r1/decisions", &wrong).await;
+    assert_eq!((code, &body["error"]["code"]), (409, &json!("sheet_changed")));
+    // Edited arguments are another sheet, and need its digest.
+    let edited = json!({ "to": "Pilots", "euros": 1, "invoice": "P" });
+    let edit = json!({ "type": "approve_edited", "arguments": edited });
+    assert_eq!(client.post("/v1/runs/r1/decisions", &decision(item, edit.clone())).await.0, 409);
+    let review = json!({ "call": item["call"], "arguments": edited });
+    let (code, shown) = client.post("/v1/runs/r1/review", &review).await;
+    assert_eq!(code, 200, "{shown}");
+    let (code, body) = client.post("/v1/runs/r1/decisions", &decision(&shown, edit)).await;
+    assert_eq!(code, 200, "{body}");
+    client.wait_for("r1", "finished").await;
+    let (_, state) = client.get("/v1/runs/r1/state").await;
+    assert!(state["model_input"].to_string().contains("paid 1 euros"), "{state}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_comes_back_misses_nothing_and_ends_with_the_run() {
+    let server = TestServer::start().await;
+    let client = server.client();
+    client.start_until("r1", "pay Ropeworks", "paused").await;
+    let mut first = client.events("/v1/runs/r1/events", None).await;
+    let (mut seen, mut last) = (Vec::new(), String::new());
+    for _ in 0..2 {
+        let event = first.next().await.unwrap();
+        last = event.id.clone().unwrap();
+        seen.push(event.json());
+    }
+    drop(first);
+    let mut again = client.events("/v1/runs/r1/events", Some(&last)).await;
+    let item = &client.get("/v1/inbox").await.1["calls"][0].clone();
+    client.post("/v1/runs/r1/decisions", &decision(item, json!({ "type": "approve" }))).await;
+    while let Some(event) = again.next().await {
+        if event.event.as_deref() == Some("end") {
+            break;
+        }
+        seen.push(event.json());
+    }
+    let seqs: Vec<u64> = seen.iter().map(|record| record["seq"].as_u64().unwrap()).collect();
+    assert_eq!(seqs, (0..seen.len() as u64).collect::<Vec<_>>());
+    let (_, all) = client.get("/v1/runs/r1/records?limit=500").await;
+    assert_eq!(all["records"].as_array().unwrap(), &seen);
+    assert!(seen.last().unwrap().get("run_finished").is_some());
+    // A stream from after the end ends at once.
+    let mut late = client.events(&format!("/v1/runs/r1/events?from={}", seen.len()), None).await;
+    assert_eq!(late.next().await.unwrap().event.as_deref(), Some("end"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_goes_on_after_a_restart_of_the_server() {
+    let server = TestServer::start().await;
+    server.client().start_until("r1", "pay Ropeworks", "paused").await;
+    let (store, folder) = server.stop().await;
+    let server = TestServer::start_on(store, |server| server).await;
+    let client = server.client();
+    let item = client.get("/v1/inbox").await.1["calls"][0].clone();
+    let (code, body) =
+        client.post("/v1/runs/r1/decisions", &decision(&item, json!({ "type": "approve" }))).await;
+    assert_eq!(code, 200, "{body}");
+    client.wait_for("r1", "finished").await;
+    drop((server, folder));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_are_answered_and_rejections_have_reasons() {
+    let server = TestServer::start().await;
+    let client = server.client();
+    let paused = client.start_until("q", "ask me", "paused").await;
+    let item = &paused["pending"][0];
+    assert_eq!(item["reason"], "question");
+    assert_eq!(item["sheet"]["question"], json!(["One word."]));
+    let answer = decision(item, json!({ "type": "answer", "value": "green" }));
+    assert_eq!(client.post("/v1/runs/q/decisions", &answer).await.0, 200);
+    client.wait_for("q", "finished").await;
+    let paused = client.start_until("n", "pay Ropeworks", "paused").await;
+    let reject = decision(&paused["pending"][0], json!({ "type": "reject", "message": "too much" }));
+    assert_eq!(client.post("/v1/runs/n/decisions", &reject).await.0, 200);
+    client.wait_for("n", "finished").await;
+    let (_, state) = client.get("/v1/runs/n/state").await;
+    assert!(state["model_input"].to_string().contains("too much"), "{state}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_are_listed_in_pages_searched_cancelled_and_given_input() {
+    let server = TestServer::start().await;
+    let client = server.client();
+    for n in 0..5 {
+        client.start_until(&format!("r{n}"), "hello", "finished").await;
+    }
+    client.start_until("waiting", "pay Ropeworks", "paused").await;
+    // The status in lists follows the journal when the worker leaves the run.
+    while client.get("/v1/runs?status=paused").await.1["runs"].as_array().unwrap().is_empty() {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let (_, first) = client.get("/v1/runs?limit=4").await;
+    let next = first["next"].as_str().unwrap();
+    let (_, second) = client.get(&format!("/v1/runs?limit=4&after={next}")).await;
+    let ids = |page: &Value| -> Vec<String> {
+        page["runs"].as_array().unwrap().iter().map(|run| run["run"].as_str().unwrap().to_owned()).collect()
+    };
+    let all: Vec<String> = ids(&first).into_iter().chain(ids(&second)).collect();
+    assert_eq!(all, ["waiting", "r4", "r3", "r2", "r1", "r0"]);
+    assert_eq!(ids(&client.get("/v1/runs?status=paused").await.1), ["waiting"]);
+    assert_eq!(ids(&client.get("/v1/runs?search=ait").await.1), ["waiting"]);
+    assert_eq!(ids(&client.get("/v1/runs?agent=nobody").await.1), Vec::<String>::new());
+    assert_eq!(client.get("/v1/runs?limit=0").await.0, 400);
+    assert_eq!(client.get("/v1/runs?colour=red").await.0, 400);
+    assert_eq!(client.post("/v1/runs/waiting/input", &json!({ "input": "hurry" })).await.0, 202);
+    assert_eq!(client.post("/v1/runs/waiting/cancel", &Value::Null).await.0, 202);
+    client.wait_for("waiting", "cancelled").await;
+    assert_eq!(client.post("/v1/runs/waiting/cancel", &Value::Null).await.0, 409);
+    assert_eq!(client.post("/v1/runs/none/cancel", &Value::Null).await.0, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_forked_compared_exported_and_imported() {
+    let server = TestServer::start().await;
+    let client = server.client();
+    client.start_until("r1", "pay Ropeworks", "paused").await;
+    let change = json!({ "type": "reject", "call": "pay-1", "message": "not now" });
+    let (_, records) = client.get("/v1/runs/r1/records").await;
+    let at = records["records"].as_array().unwrap().len() - 1;
+    let fork = json!({ "run": "f1", "at": at, "change": change, "start": true });
+    let (code, body) = client.post("/v1/runs/r1/fork", &fork).await;
+    assert_eq!(code, 201, "{body}");
+    client.wait_for("f1", "finished").await;
+    let (code, diff) = client.get("/v1/runs/f1/diff?with=r1").await;
+    assert_eq!((code, &diff["is_same"]), (200, &json!(false)), "{diff}");
+    assert_eq!(diff["common_records"], at + 1);
+    let (_, text) = client.get_text("/v1/runs/f1/export").await;
+    let other = TestServer::start().await;
+    let to = other.client();
+    let request = to.request("POST", "/v1/runs/import").header("content-type", "text/plain");
+    let (code, body) = support::read_json(to.send(request.body(text.clone().into()).unwrap()).await).await;
+    assert_eq!((code, &body["status"]), (201, &json!("finished")), "{body}");
+    let (_, verified) = to.get("/v1/runs/f1/verify").await;
+    assert_eq!(verified["is_whole"], true, "{verified}");
+    let (_, same) = to.get_text("/v1/runs/f1/export").await;
+    assert_eq!(same.lines().filter(|line| line.contains("run_finished")).count(), 1);
+    let request = to.request("POST", "/v1/runs/import").header("content-type", "text/plain");
+    let damaged = text.replace("not now", "right now");
+    assert_eq!(to.send(request.body(damaged.into()).unwrap()).await.status(), 422);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_not_submitted_is_not_adopted_by_a_start() {
+    let server = TestServer::start().await;
+    let outside: std::sync::Arc<dyn Store> = server.queue.clone();
+    clerk().run("pay Ropeworks").store(outside).run_id("own").await.unwrap();
+    let client = server.client();
+    let start = json!({ "run": "own", "agent": "clerk", "input": "pay Ropeworks" });
+    assert_eq!(client.post("/v1/runs", &start).await.0, 409);
+    let item = client.get("/v1/inbox").await.1["calls"][0].clone();
+    assert_eq!(item["run"], "own");
+    // A decision lets a worker continue it.
+    let (code, body) =
+        client.post("/v1/runs/own/decisions", &decision(&item, json!({ "type": "approve" }))).await;
+    assert_eq!(code, 200, "{body}");
+    client.wait_for("own", "finished").await;
+    assert_eq!(server.queue.list_runs(&RunQuery::default()).await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_description_has_every_route_and_every_route_answers() {
+    let server = TestServer::start().await;
+    let client = server.client();
+    let (code, described) = client.get("/v1/openapi.json").await;
+    assert_eq!(code, 200);
+    assert_eq!(described, windlass_server::openapi_description());
+    let mut count = 0;
+    for (path, operations) in described["paths"].as_object().unwrap() {
+        let real = path.replace("{run}", "none").replace("{session}", "none");
+        for method in ["GET", "POST", "PUT", "DELETE"] {
+            let is_described = operations.get(method.to_lowercase()).is_some();
+            count += usize::from(is_described);
+            let request = client.request(method, &real).body(Default::default()).unwrap();
+            let response = client.send(request).await;
+            let is_missing = response.status() == 405;
+            assert_eq!(is_described, !is_missing, "{method} {path}: {}", response.status());
+        }
+    }
+    assert_eq!(count, 25);
+    // Every reference has its definition.
+    let text = described.to_string();
+    for reference in text.split("#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().unwrap();
+        assert!(described["components"]["schemas"].get(name).is_some(), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_follow_a_run_from_its_start_all_get_its_end() {
+    let server = TestServer::start().await;
+    let client = server.client();
+    let mut readers = Vec::new();
+    for n in 0..40 {
+        let start = json!({ "run": format!("r{n}"), "agent": "clerk", "input": "many files" });
+        assert_eq!(client.post("/v1/runs", &start).await.0, 201);
+        let mut events = client.events(&format!("/v1/runs/r{n}/events"), None).await;
+        readers.push(tokio::spawn(async move {
+            let mut last = Value::Null;
+            while let Some(event) = events.next().await {
+                match event.event.as_deref() {
+                    Some("end") => break,
+                    _ => last = event.json(),
+                }
+            }
+            last
+        }));
+    }
+    for reader in readers {
+        let last = reader.await.unwrap();
+        assert!(last.get("run_finished").is_some(), "{last}");
+    }
+}

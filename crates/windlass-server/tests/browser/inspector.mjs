@@ -1,0 +1,183 @@
+// Drives the inspector in Chromium: `node inspector.mjs SERVER_PROGRAM FOLDER`. It prints one line for each thing that it
+// has seen, and exits with 1 at the first that is not so. `playwright-core` and `axe-core` are found through NODE_PATH.
+import { spawn } from "node:child_process";
+import { createRequire } from "node:module";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+
+const require = createRequire(process.env.WINDLASS_BROWSER_MODULES + "/");
+const { chromium } = require("playwright-core");
+const axeSource = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
+const [program, folder] = process.argv.slice(2);
+const store = join(folder, "store.db");
+
+let server, base;
+async function startServer(port = "0") {
+  server = spawn(program, [`127.0.0.1:${port}`, store], { stdio: ["ignore", "pipe", "inherit"] });
+  const line = await new Promise((resolve, reject) => {
+    server.stdout.once("data", data => resolve(String(data)));
+    server.once("exit", code => reject(new Error(`the server ended with ${code}`)));
+  });
+  base = line.match(/http:\S+/)[0];
+}
+async function killServer() {
+  const ended = new Promise(resolve => server.once("exit", resolve));
+  server.kill("SIGKILL");
+  await ended;
+}
+function check(fact, text) {
+  if (!fact) throw new Error(`not so: ${text}`);
+  console.log(`seen: ${text}`);
+}
+const api = async (path, body) => {
+  const init = body && { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+  return (await fetch(base + path, init)).json();
+};
+async function until(text, probe) {
+  for (let tries = 0; tries < 400; tries += 1) {
+    if (await probe()) return check(true, text);
+    await new Promise(resolve => setTimeout(resolve, 50));
+  }
+  check(false, text);
+}
+
+await startServer();
+const port = new URL(base).port;
+const browser = await chromium.launch({ executablePath: process.env.WINDLASS_CHROMIUM, args: ["--no-sandbox"] });
+const errors = [];
+let serverIsDown = false;
+async function newPage(options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
+  const page = await context.newPage();
+  page.on("console", message => message.type() === "error" && !serverIsDown && errors.push(message.text()));
+  page.on("pageerror", error => errors.push(String(error)));
+  return page;
+}
+async function checkAccessibility(page, name) {
+  // The engine is evaluated by the debugger, which the page's policy does not concern.
+  await page.evaluate(axeSource);
+  const found = await page.evaluate(() => window.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"] }));
+  for (const one of found.violations) console.log(one.id, one.nodes.slice(0, 3).map(node => node.html).join("\n   "));
+  check(found.violations.length === 0, `no violation of accessibility rules on ${name}`);
+}
+
+try {
+  const [page, watcher] = [await newPage(), await newPage()];
+  await watcher.goto(base + "/");
+  check(await watcher.getByText("Nothing waits.").isVisible(), "an empty inbox says so");
+  await page.goto(base + "/runs");
+  await page.getByRole("button", { name: "Start a run…" }).click();
+  await page.getByLabel("Agent").last().selectOption("clerk");
+  await page.getByLabel("Input").fill("pay Ropeworks");
+  await page.getByLabel(/^Id/).fill("invoices");
+  await page.getByRole("button", { name: "Start", exact: true }).click();
+  await page.waitForURL("**/runs/invoices");
+  await until("the run page shows the call that waits, without a reload", () => page.locator(".ask").isVisible());
+  await until("the inbox of another page shows it as well", () => watcher.locator(".ask").isVisible());
+  const sheet = await watcher.locator(".ask").innerText();
+  check(sheet.includes("\\u{202e}") && sheet.includes("480"), "every argument is shown, hidden characters as escapes");
+  await until("one page says that the other looks at the call", async () => (await api("/v1/inbox")).calls[0].looking.length > 0);
+
+  // Killed with SIGKILL, and started again at the same address: both pages come back by themselves.
+  serverIsDown = true;
+  await killServer();
+  await until("the page says that it reconnects", () => watcher.locator("#live.lost").isVisible());
+  await startServer(port);
+  await until("the page is live again", () => watcher.locator("#live.on").isVisible());
+  serverIsDown = false;
+
+  // By keyboard alone.
+  await page.bringToFront();
+  await page.reload();
+  await page.keyboard.press("j");
+  await page.keyboard.press("y");
+  await until("the run ends after the approval by keyboard", async () => (await api("/v1/runs/invoices")).status === "finished");
+  await until("the page shows the end of the run", () => page.locator(".run-head .status.good").isVisible());
+  await watcher.bringToFront();
+  await until("the inbox of the other page is empty again", () => watcher.getByText("Nothing waits.").isVisible());
+  const records = (await api("/v1/runs/invoices/records?limit=500")).records;
+  check(records.filter(one => one.call_settled?.call === "pay-1").length === 1, "the payment has settled once");
+  const bars = await page.locator(".timeline .row").count();
+  check(bars === 6, `the timeline has its rows: start, two turns, two calls, end (${bars})`);
+  check(await page.locator(".timeline rect.waiting").count() === 1, "the wait for a person is a bar");
+
+  // Time travel and a fork from there.
+  await page.bringToFront();
+  const held = records.find(one => one.call_settled?.call === "pay-1").seq;
+  await page.locator("#travel").fill(String(held));
+  await until("the run is shown as it was", () => page.getByText(`as it was at record ${held}`).isVisible());
+  await until("the exact model input is shown", () => page.getByText("What the model is shown at record").isVisible());
+  await page.getByRole("button", { name: "Fork here…" }).click();
+  await page.getByLabel("What is different").selectOption("call_output");
+  await page.getByLabel("Call").fill("pay-1");
+  await page.getByLabel("Text").fill("the bank was closed");
+  await page.getByRole("button", { name: "Fork and run" }).click();
+  await page.waitForURL(address => !address.pathname.endsWith("/invoices"));
+  const fork = decodeURIComponent(new URL(page.url()).pathname.split("/").pop());
+  await until("the fork ends by itself", async () => (await api(`/v1/runs/${fork}`)).status === "finished");
+  await page.goto(`${base}/diff?first=invoices&second=${fork}`);
+  check(await page.getByText("records are the same").isVisible(), "the two runs are compared");
+
+  // Edit, in a form from the schema.
+  await api("/v1/runs", { run: "edited", agent: "clerk", input: "pay Pilots" });
+  await page.goto(base + "/");
+  await until("the next call waits", () => page.locator(".ask").isVisible());
+  await page.locator(".ask summary", { hasText: "Edit" }).click();
+  await page.getByLabel(/^euros/).fill("7");
+  await page.getByRole("button", { name: "Review the edited call" }).click();
+  // The server makes the sheet of the edited call.
+  await until("the edited call is displayed before it is approved", async () => (await page.locator("dialog").innerText()).includes("7"));
+  await page.getByRole("button", { name: "Approve these arguments" }).click();
+  await until("the edited call was executed", async () => JSON.stringify(await api("/v1/runs/edited/state")).includes("paid 7 euros"));
+
+  // Question, rejection with a reason.
+  await api("/v1/runs", { run: "colours", agent: "clerk", input: "ask me" });
+  await until("a question waits", () => page.getByText("Which colour?").isVisible());
+  await page.getByLabel("Your answer").fill("green");
+  await page.getByRole("button", { name: "Answer" }).click();
+  await until("the answer reached the tool", async () => JSON.stringify(await api("/v1/runs/colours/state")).includes("green"));
+  await api("/v1/runs", { run: "rejected", agent: "clerk", input: "pay Pirates" });
+  await until("another call waits", () => page.locator(".ask").isVisible());
+  await page.locator(".ask").focus();
+  await page.keyboard.press("n");
+  await page.keyboard.type("we do not pay pirates");
+  await page.locator(".ask").getByRole("button", { name: "Reject", exact: true }).click();
+  await until("the model was told the reason", async () => JSON.stringify(await api("/v1/runs/rejected/state")).includes("pirates"));
+
+  // Download, and look at the file.
+  const text = await (await fetch(`${base}/v1/runs/invoices/export`)).text();
+  await page.goto(base + "/look");
+  await page.locator("#file").setInputFiles({ name: "invoices.windlass", mimeType: "text/plain", buffer: Buffer.from(text) });
+  await page.waitForURL("**/look/*");
+  check(await page.getByText("from a file").isVisible(), "a downloaded run is looked at from its file");
+  await page.goto(base + "/look");
+  await page.locator("#file").setInputFiles({ name: "bad.windlass", mimeType: "text/plain", buffer: Buffer.from(text.replace("Ropeworks", "Popeworks")) });
+  await until("a changed file is refused", async () => (await page.locator("#toast").innerText()).length > 5);
+  errors.splice(0, errors.length, ...errors.filter(one => !one.includes("422")));
+
+  // Looks and accessibility, in light and dark and on a phone.
+  await api("/v1/runs", { run: "nested", agent: "front", input: "research it" });
+  await api("/v1/runs", { run: "notes", agent: "clerk", input: "write it" });
+  await api("/v1/runs", { run: "printing", agent: "clerk", input: "fail please" });
+  await until("nested calls wait, too", async () => (await api("/v1/inbox")).total === 2);
+  for (const [scheme, width] of [["light", 1280], ["dark", 1280], ["light", 390], ["dark", 390]]) {
+    const view = await newPage({ colorScheme: scheme, viewport: { width, height: 844 } });
+    for (const [name, path] of [["inbox", "/"], ["runs", "/runs"], ["run", "/runs/nested"], ["failure", "/runs/printing"], ["past", "/runs/invoices?at=3"], ["fleet", "/fleet"], ["look", "/look"], ["diff", `/diff?first=invoices&second=${fork}`]]) {
+      await view.goto(base + path);
+      await view.waitForTimeout(150);
+      const overflow = await view.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      check(overflow <= 0, `${name} fits a width of ${width}`);
+      if (process.env.WINDLASS_SCREENSHOTS) await view.screenshot({ path: join(process.env.WINDLASS_SCREENSHOTS, `${name}-${scheme}-${width}.png`), fullPage: true });
+      await checkAccessibility(view, `${name}, ${scheme}, ${width}`);
+    }
+    await view.context().close();
+  }
+  check(errors.length === 0, `no error in the console ${JSON.stringify(errors)}`);
+  console.log("all seen");
+} catch (error) {
+  console.log(String(error?.stack ?? error), JSON.stringify(errors));
+  process.exitCode = 1;
+} finally {
+  await browser.close();
+  server.kill("SIGKILL");
+}

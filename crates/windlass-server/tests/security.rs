@@ -1,0 +1,290 @@
+//! Hostile requests: they are refused, and nothing changes.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{TestClient, TestServer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use windlass::store::RunQuery;
+use windlass_server::{
+    AccessPolicy, AccessRole, AgentServer, ServerError, ServerLimits, TokenDigest, TrustedProxy,
+};
+
+fn people() -> AccessPolicy {
+    let person = |policy: AccessPolicy, name: &str, role| {
+        policy.with_person(name, TokenDigest::of_token(&format!("{name}-token")), [("clerk", role)])
+    };
+    let policy = person(AccessPolicy::default(), "vera", AccessRole::View);
+    let policy = person(policy, "rob", AccessRole::Run);
+    let policy = person(policy, "anna", AccessRole::Approve);
+    policy.with_person("root", TokenDigest::of_token("root-token"), [("*", AccessRole::Administer)])
+}
+
+async fn server() -> TestServer {
+    TestServer::start_with(|server| server.access(people())).await
+}
+
+async fn count_runs(server: &TestServer) -> usize {
+    server.queue.list_runs(&RunQuery::default()).await.unwrap().len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_without_a_token_reads_or_changes_anything() {
+    let server = server().await;
+    for client in [server.client(), server.client_with("wrong"), server.client_with("")] {
+        for path in
+            ["/v1/runs", "/v1/inbox", "/v1/openapi.json", "/v1/me", "/v1/sessions", "/v1/inbox/events"]
+        {
+            assert_eq!(client.get(path).await.0, 401, "{path}");
+        }
+        let start = json!({ "run": "r", "agent": "clerk", "input": "hello" });
+        assert!([401, 429].contains(&client.post("/v1/runs", &start).await.0));
+    }
+    assert_eq!(count_runs(&server).await, 0);
+    // A browser is sent to the page that asks for the token, which says nothing about runs.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let request =
+        server.client().request("GET", "/").header("accept", "text/html").body(Default::default()).unwrap();
+    let response = server.client().send(request).await;
+    assert_eq!(
+        (response.status().as_u16(), response.headers()["location"].to_str().unwrap()),
+        (303, "/login")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_right_allows_its_own_acts_and_the_decider_is_the_authenticated_person() {
+    let server = server().await;
+    let [vera, rob, anna, root] =
+        ["vera", "rob", "anna", "root"].map(|name| server.client_with(&format!("{name}-token")));
+    let start = json!({ "run": "r", "agent": "clerk", "input": "pay Ropeworks" });
+    for client in [&vera, &anna] {
+        assert_eq!(
+            client.post("/v1/runs", &start).await.0,
+            404,
+            "an agent that one may not run does not exist"
+        );
+    }
+    assert_eq!(rob.post("/v1/runs", &start).await.0, 201);
+    let paused = vera.wait_for("r", "paused").await;
+    let item = &paused["pending"][0];
+    let body = json!({ "call": item["call"], "attempt": 0, "displayed": item["sheet"]["digest"], "decision": { "type": "approve" } });
+    for client in [&vera, &rob] {
+        let (code, refused) = client.post("/v1/runs/r/decisions", &body).await;
+        assert_eq!((code, &refused["error"]["code"]), (403, &json!("missing_right")));
+        let import = client.request("POST", "/v1/runs/import").header("content-type", "text/plain");
+        let status = client.send(import.body("windlass 1".into()).unwrap()).await.status();
+        assert!(status == 403 || status == 422, "{status}");
+    }
+    assert_eq!(vera.post("/v1/runs/r/cancel", &Value::Null).await.0, 403);
+    assert_eq!(vera.post("/v1/runs/r/fork", &json!({ "at": 1 })).await.0, 403);
+    assert_eq!(vera.get("/v1/sessions").await.0, 403);
+    let mut forged = body.clone();
+    forged["decided_by"] = json!("root");
+    assert_eq!(anna.post("/v1/runs/r/decisions", &forged).await.0, 400, "nobody names the decider");
+    assert_eq!(anna.post("/v1/runs/r/decisions", &body).await.1["decided_by"], "anna");
+    vera.wait_for("r", "finished").await;
+    // Runs of agents that one may not view do not exist, in lists, by id and in the inbox.
+    let other = json!({ "run": "secret", "agent": "bank", "input": "pay Bank" });
+    assert_eq!(root.post("/v1/runs", &other).await.0, 201);
+    root.wait_for("secret", "paused").await;
+    assert_eq!(vera.get("/v1/runs/secret").await.0, 404);
+    assert_eq!(vera.get("/v1/inbox").await.1["total"], 0);
+    assert_eq!(root.get("/v1/inbox").await.1["total"], 1);
+    assert!(!vera.get("/v1/runs").await.1.to_string().contains("secret"));
+    assert!(!vera.get("/v1/fleet").await.1.to_string().contains("secret"));
+    assert_eq!(vera.get("/v1/runs/r/diff?with=secret").await.0, 404);
+    assert!(!vera.get_text("/").await.1.contains("secret"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_other_sites_and_hosts_are_refused() {
+    let server = TestServer::start().await;
+    let client = server.client();
+    let own = client.address.to_string();
+    let send = async |method: &str, path: &str, headers: &[(&str, &str)]| -> u16 {
+        let mut request =
+            hyper::Request::builder().method(method).uri(path).header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let body = json!({ "run": "x", "agent": "clerk", "input": "hello" }).to_string();
+        client.send(request.body(body.into()).unwrap()).await.status().as_u16()
+    };
+    let host = ("host", own.as_str());
+    let own_origin = format!("http://{own}");
+    assert_eq!(send("POST", "/v1/runs", &[("host", "evil.example")]).await, 403, "DNS rebinding");
+    assert_eq!(send("GET", "/v1/runs", &[("host", "evil.example:4816")]).await, 403);
+    for origin in ["http://evil.example", "null", "https://127.0.0.1", "http://127.0.0.1:1", "file://"] {
+        assert_eq!(send("POST", "/v1/runs", &[host, ("origin", origin)]).await, 403, "{origin}");
+    }
+    for site in ["cross-site", "same-site", "odd"] {
+        assert_eq!(send("POST", "/v1/runs", &[host, ("sec-fetch-site", site)]).await, 403, "{site}");
+        assert_eq!(
+            send("GET", "/v1/runs", &[host, ("sec-fetch-site", site), ("sec-fetch-mode", "cors")]).await,
+            403
+        );
+    }
+    assert_eq!(
+        send("GET", "/", &[host, ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")]).await,
+        200
+    );
+    assert_eq!(count_runs(&server).await, 0);
+    // A form of another site sends no JSON.
+    let plain = client.request("POST", "/v1/runs").header("content-type", "text/plain");
+    assert_eq!(client.send(plain.body("{}".into()).unwrap()).await.status(), 415);
+    assert_eq!(
+        send("POST", "/v1/runs", &[host, ("origin", own_origin.as_str()), ("sec-fetch-site", "same-origin")])
+            .await,
+        201
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_has_a_strict_policy_and_no_token() {
+    let server = server().await;
+    let client = server.client_with("root-token");
+    for path in ["/", "/runs", "/v1/me", "/assets/inspector.js", "/nothing", "/login"] {
+        let response = client.send(client.request("GET", path).body(Default::default()).unwrap()).await;
+        let policy = response.headers()["content-security-policy"].to_str().unwrap().to_owned();
+        assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+        assert_eq!(response.headers()["x-content-type-options"], "nosniff");
+        let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
+        assert!(!String::from_utf8_lossy(&body).contains("root-token"), "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_sets_a_cookie_that_scripts_and_other_sites_do_not_get() {
+    let server = server().await;
+    let client = server.client();
+    let post = async |token: &str| {
+        let request =
+            client.request("POST", "/login").header("content-type", "application/x-www-form-urlencoded");
+        client.send(request.body(format!("token={token}").into()).unwrap()).await
+    };
+    let refused = post("wrong").await;
+    assert_eq!((refused.status().as_u16(), refused.headers().get("set-cookie").is_some()), (401, false));
+    let welcome = post("anna-token").await;
+    let cookie = welcome.headers()["set-cookie"].to_str().unwrap().to_owned();
+    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+    let pair = cookie.split(';').next().unwrap();
+    let request = client.request("GET", "/v1/me").header("cookie", pair).body(Default::default()).unwrap();
+    assert_eq!(support::read_json(client.send(request).await).await.1["name"], "anna");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_names_people_only_from_its_own_address() {
+    let with_proxy = |addresses: Vec<std::net::IpAddr>| {
+        let mut policy = people();
+        policy.proxy = Some(TrustedProxy { addresses, header: "X-User".to_owned() });
+        policy
+    };
+    for (addresses, expected) in
+        [(vec!["127.0.0.1".parse().unwrap()], 200), (vec!["10.9.9.9".parse().unwrap()], 401)]
+    {
+        let server = TestServer::start_with(|server| server.access(with_proxy(addresses))).await;
+        let client = server.client();
+        let request =
+            client.request("GET", "/v1/me").header("x-user", "anna").body(Default::default()).unwrap();
+        assert_eq!(client.send(request).await.status().as_u16(), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_would_answer_anybody_does_not_start() {
+    let agents = support::clerk();
+    let refused = AgentServer::new(agents)
+        .store(std::sync::Arc::new(windlass::store::MemoryStore::default()))
+        .address("0.0.0.0:0")
+        .serve()
+        .await;
+    assert!(matches!(refused, Err(ServerError::OpenToAnybody { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_rates_streams_and_connections_are_limited() {
+    let limits = ServerLimits {
+        body_bytes: 1000,
+        requests_per_second: 20,
+        streams: 2,
+        connections: 8,
+        ..ServerLimits::default()
+    };
+    let server = TestServer::start_with(|server| server.limits(limits)).await;
+    let client = server.client();
+    let large = json!({ "run": "x", "agent": "clerk", "input": "y".repeat(2000) });
+    assert_eq!(client.post("/v1/runs", &large).await.0, 413);
+    let (_one, _two) =
+        (client.events("/v1/inbox/events", None).await, client.events("/v1/inbox/events", None).await);
+    assert_eq!(client.get("/v1/inbox/events").await.0, 429);
+    let mut codes = Vec::new();
+    for _ in 0..60 {
+        codes.push(client.get("/v1/me").await.0);
+    }
+    assert!(codes.contains(&200) && codes.contains(&429), "{codes:?}");
+    assert_eq!(count_runs(&server).await, 0);
+    // More connections than there is room for wait, and are served when others end.
+    let mut idle = Vec::new();
+    for _ in 0..20 {
+        idle.push(tokio::net::TcpStream::connect(server.address).await.unwrap());
+    }
+    drop(idle);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(client.get("/v1/me").await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_requests_are_refused_and_the_server_lives() {
+    let server = TestServer::start().await;
+    let client = server.client();
+    let raw = async |bytes: &[u8]| -> String {
+        let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        stream.shutdown().await.ok();
+        let mut answer = Vec::new();
+        tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut answer)).await.ok();
+        String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
+    };
+    for bytes in [
+        &b"\x16\x03\x01\x02\x00"[..],
+        b"GET /v1/runs HTTP/1.1\r\n\r\n",
+        b"GET /v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n",
+        b"POST /v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /v1/runs/%ff%fe HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
+    ] {
+        let line = raw(bytes).await;
+        assert!(!line.contains(" 200 ") && !line.contains(" 201 "), "{line}");
+    }
+    for body in ["", "{", "[]", "{\"agent\":1}", "{\"agent\":\"clerk\",\"input\":\"x\",\"extra\":1}", "\u{0}"]
+    {
+        let request = client.request("POST", "/v1/runs").header("content-type", "application/json");
+        assert_eq!(client.send(request.body(body.to_owned().into()).unwrap()).await.status(), 400, "{body}");
+    }
+    for id in ["", "a/b", "a b", "\u{202e}", &"x".repeat(201)] {
+        let start = json!({ "run": id, "agent": "clerk", "input": "hello" });
+        assert_eq!(client.post("/v1/runs", &start).await.0, 400, "{id}");
+    }
+    assert_eq!(count_runs(&server).await, 0);
+    assert_eq!(client.get("/v1/me").await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn text_of_a_run_is_never_markup_on_a_page() {
+    let server = TestServer::start().await;
+    let client: TestClient = server.client();
+    let hostile = "pay <script>alert(1)</script>\u{202e}\"'><img src=x onerror=alert(2)>";
+    client.start_until("r", hostile, "paused").await;
+    for path in ["/", "/runs", "/runs/r", "/runs/r?at=0", "/diff?first=r&second=%3Cb%3E", "/fleet"] {
+        let (code, page) = client.get_text(path).await;
+        assert_eq!(code, 200, "{path}");
+        assert!(
+            !page.contains("<script>alert") && !page.contains("<img src=x") && !page.contains('\u{202e}'),
+            "{path}"
+        );
+    }
+    assert!(client.get_text("/").await.1.contains("&lt;script&gt;alert(1)"));
+}

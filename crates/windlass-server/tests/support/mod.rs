@@ -1,0 +1,402 @@
+//! A server in the process of the test, its agents, and a small client.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use windlass::agent::Agent;
+use windlass::core::item::{Item, Message, Role};
+use windlass::core::tool::ToolEffect;
+use windlass::core::usage::Usage;
+use windlass::fleet::RunQueue;
+use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
+use windlass::store::SqliteStore;
+use windlass::tool::{Tool, ToolContext, ToolError};
+use windlass_server::{AccessPolicy, AgentServer, ServerStop};
+
+/// A model whose answers follow from the conversation alone, so that any process continues any run.
+pub struct ClerkModel;
+
+impl Model for ClerkModel {
+    async fn respond<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        deltas: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
+        let asked = request
+            .input
+            .iter()
+            .rev()
+            .find_map(|item| match &**item {
+                Item::Message(message) if message.role == Role::User => Some(message.text()),
+                _ => None,
+            })
+            .unwrap_or_default();
+        let last_user = request
+            .input
+            .iter()
+            .rposition(|item| matches!(&**item, Item::Message(message) if message.role == Role::User))
+            .unwrap_or(0);
+        let outputs =
+            request.input[last_user..].iter().filter(|item| matches!(&***item, Item::Output(_))).count();
+        let turn = request.turn;
+        let items: Vec<Arc<Item>> = match (asked.split(' ').next().unwrap_or_default(), outputs) {
+            ("pay", 0) => {
+                let to = asked.strip_prefix("pay ").unwrap_or("Ropeworks");
+                let arguments = json!({ "to": to, "euros": 480, "invoice": "R-1931\u{202e}" });
+                vec![
+                    Arc::new(Item::assistant("I will look at the invoice and pay it.")),
+                    Arc::new(Item::call(
+                        format!("read-{turn}"),
+                        "read_file",
+                        json!({ "path": "inbox/ropeworks.txt" }).to_string(),
+                    )),
+                    Arc::new(Item::call(format!("pay-{turn}"), "pay", arguments.to_string())),
+                ]
+            }
+            ("write", 0) => vec![Arc::new(Item::call(
+                format!("w-{turn}"),
+                "write_file",
+                json!({ "path": "notes.md", "text": "# Notes\n\tnew\n" }).to_string(),
+            ))],
+            ("fail", 0) => vec![
+                Arc::new(Item::call(format!("f-{turn}"), "broken", "{}")),
+                Arc::new(Item::call(
+                    format!("r-{turn}"),
+                    "read_file",
+                    json!({ "path": "a.txt" }).to_string(),
+                )),
+            ],
+            ("research", 0) => vec![Arc::new(Item::call(
+                format!("n-{turn}"),
+                "ask_clerk",
+                json!({ "input": "pay Pilots" }).to_string(),
+            ))],
+            ("ask", 0) => vec![Arc::new(Item::call(format!("ask-{turn}"), "choose_colour", "{}"))],
+            ("many", done) if done < 60 => (0..20)
+                .map(|n| {
+                    Arc::new(Item::call(
+                        format!("r{turn}-{n}"),
+                        "read_file",
+                        json!({ "path": format!("f{n}") }).to_string(),
+                    ))
+                })
+                .collect(),
+            _ => {
+                let text = format!("Done after {outputs} outputs.");
+                for word in text.split_inclusive(' ') {
+                    deltas.emit_text(word).await;
+                }
+                vec![Arc::new(Item::Message(Message::new(Role::Assistant, text)))]
+            }
+        };
+        Ok(ModelResponse {
+            items,
+            usage: Some(Usage::of_tokens(812, 31)),
+            model: Some("clerk-1".to_owned()),
+            ..ModelResponse::default()
+        })
+    }
+}
+
+/// The number of payments in this process.
+pub static PAYMENTS: AtomicU32 = AtomicU32::new(0);
+
+pub fn clerk() -> Agent {
+    clerk_named("clerk")
+}
+
+pub fn clerk_named(name: &str) -> Agent {
+    let read = Tool::dynamic(
+        "read_file",
+        "Reads a file.",
+        json!({ "type": "object", "properties": { "path": { "type": "string" } }, "required": ["path"], "additionalProperties": false }),
+        |_: ToolContext, _: Value| async { Ok::<_, ToolError>("Ropeworks, invoice R-1931, 480 euros.") },
+    )
+    .effect(ToolEffect::Pure)
+    .content_source(windlass::core::provenance::ContentSource::File);
+    let pay = Tool::dynamic(
+        "pay",
+        "Pays an invoice.",
+        json!({ "type": "object", "properties": {
+            "to": { "type": "string", "description": "The payee." },
+            "euros": { "type": "integer", "minimum": 1, "description": "The amount." },
+            "invoice": { "type": "string" } },
+            "required": ["to", "euros", "invoice"], "additionalProperties": false }),
+        |_: ToolContext, arguments: Value| async move {
+            PAYMENTS.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, ToolError>(format!("paid {} euros to {}", arguments["euros"], arguments["to"]))
+        },
+    )
+    .needs_approval();
+    let choose = Tool::dynamic(
+        "choose_colour",
+        "Asks for a colour.",
+        json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false }),
+        |ctx: ToolContext, _: Value| async move {
+            let question = windlass::core::decision::PersonQuestion::new("Which colour?\nOne word.")
+                .with_schema(json!({ "type": "string" }));
+            let Some(answer) = ctx.answer_to(&question) else { return Err(ToolError::ask_person(question)) };
+            Ok::<_, ToolError>(format!("the colour is {answer}"))
+        },
+    );
+    let write = Tool::dynamic(
+        "write_file",
+        "Writes a file.",
+        json!({ "type": "object", "properties": { "path": { "type": "string" }, "text": { "type": "string" } }, "required": ["path", "text"], "additionalProperties": false }),
+        |_: ToolContext, _: Value| async { Ok::<_, ToolError>("written") },
+    )
+    .needs_approval();
+    let broken = Tool::dynamic(
+        "broken",
+        "Fails.",
+        json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false }),
+        |_: ToolContext, _: Value| async { Err::<String, _>(ToolError::visible("the printer is on fire")) },
+    );
+    Agent::new(name)
+        .instructions("Pay what is due.")
+        .model(windlass::model::SharedModel::new(ClerkModel))
+        .tools(vec![read, pay, choose, write, broken])
+}
+
+/// An agent that calls the clerk as a tool.
+pub fn front() -> Agent {
+    let model = windlass::model::SharedModel::new(ClerkModel);
+    Agent::new("front").model(model).tool(clerk().as_tool("ask_clerk", "Asks the clerk."))
+}
+
+/// A server in this process.
+pub struct TestServer {
+    pub address: std::net::SocketAddr,
+    pub queue: Arc<dyn RunQueue>,
+    stop: ServerStop,
+    task: Option<tokio::task::JoinHandle<()>>,
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl TestServer {
+    pub async fn start() -> Self {
+        Self::start_with(|server| server).await
+    }
+
+    pub async fn start_with(configure: impl FnOnce(AgentServer) -> AgentServer) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store: Arc<dyn RunQueue> = Arc::new(SqliteStore::open(folder.path().join("store.db")).unwrap());
+        let mut server = Self::start_on(store, configure).await;
+        server._folder = Some(folder);
+        server
+    }
+
+    pub async fn start_agents<const N: usize>(
+        agents: [Agent; N],
+        configure: impl FnOnce(AgentServer) -> AgentServer,
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store: Arc<dyn RunQueue> = Arc::new(SqliteStore::open(folder.path().join("store.db")).unwrap());
+        let mut server = Self::serve(AgentServer::new(agents), store, configure).await;
+        server._folder = Some(folder);
+        server
+    }
+
+    pub async fn start_on(
+        store: Arc<dyn RunQueue>,
+        configure: impl FnOnce(AgentServer) -> AgentServer,
+    ) -> Self {
+        Self::serve(AgentServer::new([clerk(), clerk_named("bank")]), store, configure).await
+    }
+
+    async fn serve(
+        server: AgentServer,
+        store: Arc<dyn RunQueue>,
+        configure: impl FnOnce(AgentServer) -> AgentServer,
+    ) -> Self {
+        let access = AccessPolicy::for_local_user("tess");
+        let server = server.store(store.clone()).access(access).address("127.0.0.1:0");
+        let server = configure(server);
+        let stop = server.stop_handle();
+        let listener = server.listen().await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let task = tokio::spawn(async move { server.serve_on(listener).await.unwrap() });
+        Self { address, queue: store, stop, task: Some(task), _folder: None }
+    }
+
+    pub async fn stop(mut self) -> (Arc<dyn RunQueue>, Option<tempfile::TempDir>) {
+        self.stop.stop();
+        self.task.take().unwrap().await.unwrap();
+        (self.queue.clone(), self._folder.take())
+    }
+
+    pub fn client(&self) -> TestClient {
+        TestClient { address: self.address, token: None }
+    }
+
+    pub fn client_with(&self, token: &str) -> TestClient {
+        TestClient { address: self.address, token: Some(token.to_owned()) }
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.stop.stop();
+    }
+}
+
+/// A client of the server.
+#[derive(Clone)]
+pub struct TestClient {
+    pub address: std::net::SocketAddr,
+    pub token: Option<String>,
+}
+
+impl TestClient {
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
+        let stream = tokio::net::TcpStream::connect(self.address).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(async move { connection.await.ok() });
+        sender.send_request(request).await.unwrap()
+    }
+
+    pub fn request(&self, method: &str, path: &str) -> hyper::http::request::Builder {
+        let mut request =
+            Request::builder().method(method).uri(path).header("host", self.address.to_string());
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        request
+    }
+
+    pub async fn get(&self, path: &str) -> (u16, Value) {
+        let request = self.request("GET", path).body(Full::default()).unwrap();
+        read_json(self.send(request).await).await
+    }
+
+    pub async fn get_text(&self, path: &str) -> (u16, String) {
+        let request = self.request("GET", path).header("accept", "text/html").body(Full::default()).unwrap();
+        let response = self.send(request).await;
+        let status = response.status().as_u16();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let request = self.request("POST", path).header("content-type", "application/json");
+        let request = request.body(Full::from(body.to_string())).unwrap();
+        read_json(self.send(request).await).await
+    }
+
+    /// Starts a run, and waits until it has this status.
+    pub async fn start_until(&self, run: &str, input: &str, status: &str) -> Value {
+        let (code, body) =
+            self.post("/v1/runs", &json!({ "run": run, "agent": "clerk", "input": input })).await;
+        assert!(code == 201 || code == 200, "{code} {body}");
+        self.wait_for(run, status).await
+    }
+
+    /// Waits until a run has this status.
+    pub async fn wait_for(&self, run: &str, status: &str) -> Value {
+        for _ in 0..2_000 {
+            let (code, body) = self.get(&format!("/v1/runs/{run}")).await;
+            if code == 200 && body["status"] == status {
+                return body;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("run {run} never became {status}");
+    }
+
+    /// Opens a stream of events; `None` if the server does not answer.
+    pub async fn try_events(&self, path: &str, last_id: Option<&str>) -> Option<EventReader> {
+        let stream = tokio::net::TcpStream::connect(self.address).await.ok()?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
+        tokio::spawn(async move { connection.await.ok() });
+        let mut request = self.request("GET", path).header("accept", "text/event-stream");
+        if let Some(id) = last_id {
+            request = request.header("last-event-id", id);
+        }
+        let request: Request<Full<Bytes>> = request.body(Full::default()).ok()?;
+        let response = sender.send_request(request).await.ok()?;
+        (response.status().as_u16() == 200)
+            .then(|| EventReader { body: response.into_body(), buffer: String::new() })
+    }
+
+    /// Opens a stream of events.
+    pub async fn events(&self, path: &str, last_id: Option<&str>) -> EventReader {
+        let mut request = self.request("GET", path).header("accept", "text/event-stream");
+        if let Some(id) = last_id {
+            request = request.header("last-event-id", id);
+        }
+        let response = self.send(request.body(Full::default()).unwrap()).await;
+        assert_eq!(response.status().as_u16(), 200);
+        EventReader { body: response.into_body(), buffer: String::new() }
+    }
+}
+
+pub async fn read_json(response: Response<Incoming>) -> (u16, Value) {
+    let status = response.status().as_u16();
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    (status, serde_json::from_slice(&bytes).unwrap_or(Value::String(text)))
+}
+
+/// A server-sent event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SentEvent {
+    pub id: Option<String>,
+    pub event: Option<String>,
+    pub data: String,
+}
+
+impl SentEvent {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.data).unwrap()
+    }
+}
+
+/// Reads the events of a stream.
+pub struct EventReader {
+    body: Incoming,
+    buffer: String,
+}
+
+impl EventReader {
+    /// Returns the next event; `None` at the end of the stream.
+    pub async fn next(&mut self) -> Option<SentEvent> {
+        loop {
+            if let Some(end) = self.buffer.find("\n\n") {
+                let block: String = self.buffer.drain(..end + 2).collect();
+                let mut event = SentEvent::default();
+                for line in block.lines() {
+                    match line.split_once(": ").or_else(|| line.split_once(':')) {
+                        Some(("id", text)) => event.id = Some(text.to_owned()),
+                        Some(("event", text)) => event.event = Some(text.to_owned()),
+                        Some(("data", text)) => {
+                            if !event.data.is_empty() {
+                                event.data.push('\n');
+                            }
+                            event.data.push_str(text);
+                        }
+                        _ => {}
+                    }
+                }
+                if event != SentEvent::default() {
+                    return Some(event);
+                }
+                continue;
+            }
+            let frame = tokio::time::timeout(Duration::from_secs(60), self.body.frame())
+                .await
+                .expect("no event came")?;
+            if let Some(data) = frame.ok()?.data_ref() {
+                self.buffer.push_str(&String::from_utf8_lossy(data));
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Compaction of the history: before a request that comes close to the context window, and after one that exceeded it.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use windlass_core::{
+    item::Item,
+    journal::{CompactionReason, FilteredInput, HistoryCompacted, JournalEntry, ModelRequestFailed},
+    usage::Usage,
+};
+
+use super::{
+    ContextGauge, ModelSummary, ShrinkLimits, ShrunkHistory, estimate_item, estimate_text, removal_note,
+    shrink_history, summarise, summary_item,
+};
+use crate::error::truncate_message;
+use crate::model::{ModelError, ToolDefinition};
+use crate::run::{DriveError, ModelRequestParts, ModelRequester, call_unless_stopped};
+
+/// Bytes of a transcript for each token of the summarising model's window, of which a part stays free.
+const TRANSCRIPT_BYTES_PER_TOKEN: u64 = 2;
+/// Longest transcript for a summarising model, if no window is known.
+const DEFAULT_TRANSCRIPT_BYTES: u64 = 64 * 1024;
+/// Share of the window that a summary may take.
+const SUMMARY_SHARE: u64 = 10;
+
+/// The size of the next request.
+struct RequestSize {
+    /// Estimate of the instructions and the tools.
+    fixed: u64,
+    /// Estimate of the history.
+    history: u64,
+}
+
+impl RequestSize {
+    fn total(&self) -> u64 {
+        self.fixed.saturating_add(self.history)
+    }
+}
+
+impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
+    /// Compacts the history if the next request would come close to the context window. Returns the estimate of the
+    /// request, if the window is known.
+    pub(crate) async fn compact_near_window(
+        &self,
+        question: &ModelRequestParts,
+        gauge: &ContextGauge,
+    ) -> Result<Option<u64>, DriveError> {
+        let policy = &self.config.context_policy;
+        if !policy.is_enabled() {
+            return Ok(None);
+        }
+        let Some(window) = policy.window_for(&question.model) else { return Ok(None) };
+        let size = self.measure_request(question);
+        let limit = policy.upper_limit(window, question.settings.max_tokens);
+        if gauge.tokens_of(size.total()) <= limit || self.is_stored_by_provider(question) {
+            return Ok(Some(size.total()));
+        }
+        let reason = CompactionReason::NearContextWindow;
+        let target = policy.target(window).min(limit);
+        if let Some(entry) = self.plan_compaction(question, (reason, *gauge), &size, target).boxed().await? {
+            self.scope.record_entry(entry).await?;
+        }
+        Ok(Some(self.measure_request(question).total()))
+    }
+
+    /// Compacts the history after the provider refused a request as too long. Returns false if nothing can be removed.
+    pub(crate) async fn compact_after_overflow(
+        &self,
+        question: &ModelRequestParts,
+        error: &ModelError,
+        gauge: &mut ContextGauge,
+    ) -> Result<bool, DriveError> {
+        let policy = &self.config.context_policy;
+        if !policy.is_enabled() || self.is_stored_by_provider(question) {
+            return Ok(false);
+        }
+        let window = policy.window_for(&question.model);
+        let size = self.measure_request(question);
+        gauge.observe_overflow(size.total(), window);
+        let sent = gauge.tokens_of(size.total());
+        let target = window.map_or(sent / 2, |window| policy.target(window)).min(sent / 2);
+        let reason = CompactionReason::ContextLengthExceeded;
+        let Some(entry) = self.plan_compaction(question, (reason, *gauge), &size, target).boxed().await?
+        else {
+            return Ok(false);
+        };
+        let failed = ModelRequestFailed {
+            agent: self.agent.name().clone(),
+            error: truncate_message(error.to_string()),
+            retry_after_ms: Some(0),
+            usage: error.usage().copied(),
+        };
+        self.scope.record_entry(JournalEntry::ModelRequestFailed(failed)).await?;
+        self.scope.record_entry(entry).await?;
+        Ok(true)
+    }
+
+    /// Returns the entry of a compaction that aims for `target` tokens, or `None` if nothing can be removed.
+    async fn plan_compaction(
+        &self,
+        question: &ModelRequestParts,
+        (reason, gauge): (CompactionReason, ContextGauge),
+        size: &RequestSize,
+        target: u64,
+    ) -> Result<Option<JournalEntry>, DriveError> {
+        let policy = &self.config.context_policy;
+        let (history, input) = self.scope.with_run(|run| (run.shared_history(), run.input().to_vec()));
+        let has_summariser = policy.summariser().is_some();
+        let shrunk = shrink_history(
+            &history,
+            &ShrinkLimits {
+                keep_newest: policy.newest_kept(),
+                note_estimate: if has_summariser {
+                    target / SUMMARY_SHARE
+                } else {
+                    estimate_item(&removal_note())
+                },
+                fits: &|estimate| gauge.tokens_of(size.fixed.saturating_add(estimate)) <= target,
+                is_pinned: &|item: &Arc<Item>| {
+                    policy.is_pinned(item) || input.iter().any(|given| Arc::ptr_eq(given, item))
+                },
+            },
+        );
+        if shrunk.estimate >= size.history {
+            return Ok(None);
+        }
+        let ShrunkHistory { mut items, removed, removed_at, mut estimate } = shrunk;
+        let mut summary_usage = None;
+        if !removed.is_empty() {
+            let (note, usage) = self.describe_removed(question, &removed, target).await?;
+            estimate = estimate.saturating_add(estimate_item(&note));
+            items.insert(removed_at.min(items.len()), note);
+            summary_usage = usage;
+        }
+        Ok(Some(JournalEntry::HistoryCompacted(HistoryCompacted {
+            agent: self.agent.name().clone(),
+            reason,
+            history: FilteredInput::from_items(&history, &items),
+            tokens_before: gauge.tokens_of(size.total()),
+            tokens_after: gauge.tokens_of(size.fixed.saturating_add(estimate)),
+            summary_usage,
+        })))
+    }
+
+    /// Returns the message that stands for removed items: a summary if a model can make one, else a note.
+    async fn describe_removed(
+        &self,
+        question: &ModelRequestParts,
+        removed: &[Arc<Item>],
+        target: u64,
+    ) -> Result<(Arc<Item>, Option<Usage>), DriveError> {
+        let policy = &self.config.context_policy;
+        let Some(summariser) = policy.summariser() else { return Ok((removal_note(), None)) };
+        let window = summariser.context_window().or_else(|| policy.window_for(&question.model));
+        let bytes = window
+            .map_or(DEFAULT_TRANSCRIPT_BYTES, |tokens| tokens.saturating_mul(TRANSCRIPT_BYTES_PER_TOKEN));
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let summary = call_unless_stopped(&self.scope.stop, summarise(summariser, removed, bytes)).await?;
+        Ok(match summary {
+            Ok(ModelSummary { text, usage }) => {
+                (summary_item(&shorten_summary(text, target), removed), Some(usage))
+            }
+            Err(error) => {
+                let message = format!("the removed part of the history has no summary: {error}");
+                self.scope.emit_warning(truncate_message(message)).await;
+                (removal_note(), Some(error.usage().copied().unwrap_or_else(Usage::of_unknown_request)))
+            }
+        })
+    }
+
+    /// True if the provider stores the conversation, so that a shorter history changes nothing there.
+    fn is_stored_by_provider(&self, question: &ModelRequestParts) -> bool {
+        question.settings.conversation.is_some()
+            || question.settings.previous_response_id.is_some()
+            || self.scope.with_run(|run| run.previous_response_id().is_some())
+    }
+
+    /// Estimates the next request.
+    fn measure_request(&self, question: &ModelRequestParts) -> RequestSize {
+        let definitions = self.offered.iter().chain(&self.tools.handoff_definitions);
+        let fixed = question.instructions.as_deref().map_or(0, estimate_text)
+            + definitions.map(estimate_definition).sum::<u64>();
+        let history = self.scope.with_run(|run| run.history().iter().map(|item| estimate_item(item)).sum());
+        RequestSize { fixed, history }
+    }
+}
+
+fn estimate_definition(tool: &ToolDefinition) -> u64 {
+    let schema = tool.parameters.to_string();
+    estimate_text(&tool.name) + estimate_text(&tool.description) + estimate_text(&schema)
+}
+
+/// Shortens a summary that exceeds its share of the window.
+fn shorten_summary(mut text: String, target: u64) -> String {
+    let longest = usize::try_from(target / SUMMARY_SHARE * 2).unwrap_or(usize::MAX);
+    if text.len() > longest {
+        let end = (0..=longest).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}

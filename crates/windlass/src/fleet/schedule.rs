@@ -1,0 +1,133 @@
+//! Schedules: runs that are submitted at the times of a calendar.
+//!
+//! Invariant: the id of a scheduled run is made of the schedule's name and of its time, and submission is idempotent on the
+//! id. So any number of workers may fire the same schedule, and a worker that dies between submitting a run and noting it
+//! loses and repeats none.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+use windlass_core::id::{RunId, Timestamp};
+
+use super::cron::CronTimes;
+use super::queue::{RunQueue, RunSubmission, SubmitResult};
+use crate::error::{StoreError, StoreErrorKind};
+
+/// Age from which on a time was missed.
+const MISSED_AFTER_MS: u64 = 60_000;
+/// Age from which on a missed time is not made up for: a year.
+const FORGOTTEN_AFTER_MS: u64 = 366 * 86_400_000;
+
+/// A schedule: it submits a run at each of its times.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunSchedule {
+    /// Name of the schedule.
+    pub name: String,
+    /// The times.
+    pub times: CronTimes,
+    /// The run to submit. Its id is replaced by the name of the schedule and the time: see [`RunSchedule::run_id_at`].
+    pub submission: RunSubmission,
+    /// Treatment of times at which no worker was there.
+    pub missed: MissedTimes,
+}
+
+/// The treatment of times that are more than a minute past when a worker finds them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum MissedTimes {
+    /// They are skipped.
+    Skip,
+    /// The last one is made up for, if no later time is due.
+    #[default]
+    RunLatest,
+    /// All of the last year are made up for, but no more than the newest ones up to a limit.
+    RunAll {
+        /// Maximum number of runs that are submitted at once.
+        limit: u32,
+    },
+}
+
+/// A schedule as a queue keeps it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredSchedule {
+    /// The schedule.
+    pub schedule: RunSchedule,
+    /// Time up to which the times of the schedule were dealt with.
+    pub covered_until: Timestamp,
+}
+
+impl RunSchedule {
+    /// Creates a schedule that makes up for the last missed time.
+    pub fn new(name: impl Into<String>, times: CronTimes, submission: RunSubmission) -> Self {
+        Self { name: name.into(), times, submission, missed: MissedTimes::default() }
+    }
+
+    /// Sets the treatment of times at which no worker was there.
+    #[must_use]
+    pub fn missed(mut self, missed: MissedTimes) -> Self {
+        self.missed = missed;
+        self
+    }
+
+    /// Returns the id of the run of a time.
+    pub fn run_id_at(&self, time: Timestamp) -> RunId {
+        RunId::new(format!("{}@{}", self.name, time.0 / 1_000))
+    }
+}
+
+impl StoredSchedule {
+    /// Returns the times that are due and not skipped, in their order.
+    fn due_times(&self, now: Timestamp) -> Vec<Timestamp> {
+        let RunSchedule { times, missed, .. } = &self.schedule;
+        let begin = self.covered_until.max(Timestamp(now.0.saturating_sub(FORGOTTEN_AFTER_MS)));
+        let due = std::iter::successors(times.next_after(begin), |last| times.next_after(*last))
+            .take_while(|time| *time <= now);
+        // No more than two times are less than a minute past.
+        let most = match missed {
+            MissedTimes::Skip | MissedTimes::RunLatest => 2,
+            MissedTimes::RunAll { limit } => *limit as usize,
+        };
+        let mut newest = VecDeque::new();
+        for time in due {
+            newest.push_back(time);
+            if newest.len() > most {
+                newest.pop_front();
+            }
+        }
+        let latest = newest.back().copied();
+        let is_missed = |time: Timestamp| time.0.saturating_add(MISSED_AFTER_MS) < now.0;
+        newest.retain(|time| match missed {
+            MissedTimes::Skip => !is_missed(*time),
+            MissedTimes::RunLatest => !is_missed(*time) || Some(*time) == latest,
+            MissedTimes::RunAll { .. } => true,
+        });
+        newest.into()
+    }
+}
+
+/// Submits the runs of all schedules that are due, and returns their number. Workers do it by themselves.
+///
+/// # Errors
+///
+/// Returns the error of the store.
+pub async fn fire_schedules(queue: &dyn RunQueue, now: Timestamp) -> Result<u64, StoreError> {
+    let mut submitted = 0;
+    for stored in queue.list_schedules().await? {
+        if stored.schedule.times.next_after(stored.covered_until).is_none_or(|time| time > now) {
+            continue;
+        }
+        for time in stored.due_times(now) {
+            let schedule = &stored.schedule;
+            let submission = RunSubmission { run: schedule.run_id_at(time), ..schedule.submission.clone() };
+            match queue.submit_run(&submission, now).await {
+                Ok(SubmitResult::Accepted) => submitted += 1,
+                Ok(SubmitResult::AlreadySubmitted) => {}
+                // The schedule was replaced after another worker had submitted the run of this time.
+                Err(error) if error.kind() == StoreErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        queue.advance_schedule(&stored.schedule.name, stored.covered_until, now).await?;
+    }
+    Ok(submitted)
+}

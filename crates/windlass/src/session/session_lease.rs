@@ -1,0 +1,192 @@
+//! The lease of a session whose runs are in other stores: claimed, renewed while a driver works, released when it leaves.
+//!
+//! Invariant: a driver that has lost the lease leaves its run and appends nothing more. Contenders take the lease over by
+//! observation, as they do with the lease of a run.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use windlass_core::{canonical::Digest, id::SessionId};
+
+use super::{Session, SessionClaim};
+use crate::clock::RunClock;
+use crate::error::{RunError, StoreError};
+use crate::run::{CancelSignal, OnSessionBusy};
+use crate::store::{
+    LeaseClaim, LeaseOwner, LeaseStanding, LeaseWatch, ReceiptClaim, ReceiptKey, Store, StoredLease,
+    poll_interval,
+};
+
+/// Scope of the claims that stand for sessions.
+const CLAIM_SCOPE: &str = "windlass:session";
+
+/// Number of attempts to take over a lease that changes each time.
+const MAX_TAKE_OVERS: u32 = 100;
+
+/// The lease of a session, for one driver.
+pub(super) struct SessionLease {
+    session: Session,
+    owner: String,
+    is_lost: Arc<AtomicBool>,
+    renewal: JoinHandle<()>,
+    is_released: bool,
+}
+
+impl SessionLease {
+    /// Acquires the lease of a session. Returns `None` if no other process reaches its store.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::SessionBusy`](crate::error::StoreErrorKind::SessionBusy) if another
+    /// driver holds it until `policy` waits no longer.
+    pub(super) async fn acquire(
+        session: &Session,
+        policy: OnSessionBusy,
+        duration: Duration,
+        cancel: &CancelSignal,
+    ) -> Result<Option<Self>, RunError> {
+        let owner = LeaseOwner::for_new_driver().to_string();
+        let clock = RunClock::start();
+        let started = Instant::now();
+        let (mut watch, mut abandoned, mut take_overs) = (LeaseWatch::new(), None, 0);
+        let requested_at = loop {
+            let requested_at = Instant::now();
+            let claim = LeaseClaim { owner: &owner, now: clock.now(), duration };
+            let held = match session.claim(claim, abandoned.as_ref()).await.map_err(RunError::Session)? {
+                SessionClaim::ProcessLocal => return Ok(None),
+                SessionClaim::Granted => break requested_at,
+                SessionClaim::Held(lease) => lease,
+            };
+            let wait = match watch.look(held.clone()) {
+                LeaseStanding::Abandoned(lease) if take_overs < MAX_TAKE_OVERS => {
+                    take_overs += 1;
+                    abandoned = Some(lease);
+                    continue;
+                }
+                LeaseStanding::Held { lease, remaining, .. } => poll_interval(&lease, remaining),
+                LeaseStanding::Abandoned(_) | LeaseStanding::Free => Duration::from_millis(1),
+            };
+            let left = match policy {
+                OnSessionBusy::Wait(limit) => limit.saturating_sub(started.elapsed()),
+                OnSessionBusy::Refuse => Duration::ZERO,
+            };
+            let is_cancelled = timeout(wait.min(left), cancel.token.cancelled()).await.is_ok();
+            if left.is_zero() || is_cancelled {
+                let busy = StoreError::session_busy_elsewhere(session.id(), &held.owner);
+                return Err(RunError::Session(busy));
+            }
+        };
+        let is_lost = Arc::new(AtomicBool::new(false));
+        let renewal = tokio::spawn(renew_lease(
+            session.clone(),
+            owner.clone(),
+            (duration, requested_at, clock),
+            is_lost.clone(),
+            cancel.clone(),
+        ));
+        Ok(Some(Self { session: session.clone(), owner, is_lost, renewal, is_released: false }))
+    }
+
+    /// Returns true if the lease may belong to another driver by now.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
+    }
+
+    /// Releases the lease.
+    pub(super) async fn release(mut self) {
+        self.is_released = true;
+        self.renewal.abort();
+        if let Err(error) = self.session.release(&self.owner).await {
+            tracing::warn!(session = %self.session.id(), %error, "the session could not be released");
+        }
+    }
+}
+
+impl Drop for SessionLease {
+    fn drop(&mut self) {
+        self.renewal.abort();
+        if self.is_released {
+            return;
+        }
+        // The driver was dropped, or could not begin. Without a runtime the lease is taken over by observation.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let (session, owner) = (self.session.clone(), self.owner.clone());
+            runtime.spawn(async move { session.release(&owner).await });
+        }
+    }
+}
+
+/// Renews a lease until it is lost.
+async fn renew_lease(
+    session: Session,
+    owner: String,
+    (duration, requested_at, clock): (Duration, Instant, RunClock),
+    is_lost: Arc<AtomicBool>,
+    cancel: CancelSignal,
+) {
+    let limit = duration * 4 / 5;
+    let mut renewed_at = requested_at;
+    loop {
+        tokio::time::sleep(limit.saturating_sub(renewed_at.elapsed()).min(duration / 3)).await;
+        let request = Instant::now();
+        let claim = LeaseClaim { owner: &owner, now: clock.now(), duration };
+        let patience = limit.saturating_sub(renewed_at.elapsed()).max(duration / 10);
+        match timeout(patience, session.claim(claim, None)).await {
+            Ok(Ok(SessionClaim::Granted | SessionClaim::ProcessLocal)) => renewed_at = request,
+            Ok(Ok(SessionClaim::Held(_))) => break,
+            Ok(Err(error)) => {
+                tracing::warn!(session = %session.id(), %error, "the session could not be held on to");
+            }
+            Err(_) => tracing::warn!(session = %session.id(), "the session store does not answer"),
+        }
+        if renewed_at.elapsed() >= limit {
+            break;
+        }
+    }
+    is_lost.store(true, Ordering::Relaxed);
+    cancel.mark_lease_lost();
+}
+
+/// Claims a session in a store that also stores runs, with a claim of its receipts.
+///
+/// # Errors
+///
+/// Returns the error of the store.
+pub async fn claim_session_of_store(
+    store: &dyn Store,
+    session: &SessionId,
+    claim: LeaseClaim<'_>,
+    abandoned: Option<&StoredLease>,
+) -> Result<SessionClaim, StoreError> {
+    // A run of this store holds its session with its own lease.
+    if let Some(run) = store.session_holder(session).await?
+        && let Some(lease) = store.load_lease(&run).await?
+        && !abandoned.is_some_and(|abandoned| abandoned.is_same_beat(&lease))
+    {
+        return Ok(SessionClaim::Held(lease));
+    }
+    Ok(match store.claim_receipt(&claim_key(session), claim, abandoned).await? {
+        ReceiptClaim::Acquired { .. } | ReceiptClaim::Completed(_) => SessionClaim::Granted,
+        ReceiptClaim::InProgress(lease) => SessionClaim::Held(lease),
+    })
+}
+
+/// Releases a session that was claimed with [`claim_session_of_store`].
+///
+/// # Errors
+///
+/// Returns the error of the store.
+pub async fn release_session_of_store(
+    store: &dyn Store,
+    session: &SessionId,
+    owner: &str,
+) -> Result<(), StoreError> {
+    store.release_receipt(&claim_key(session), owner).await
+}
+
+fn claim_key(session: &SessionId) -> ReceiptKey {
+    ReceiptKey { scope: CLAIM_SCOPE.to_owned(), digest: Digest::of_text(session.as_str()) }
+}

@@ -1,0 +1,91 @@
+//! The sessions of the file, as the session store that applications use.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use windlass_core::{
+    id::{RunId, SessionId},
+    item::Item,
+};
+
+use super::writer::{AckLevel, RequestSubject};
+use super::{SqliteStore, history, sessions};
+use crate::error::StoreError;
+use crate::session::{
+    SessionClaim, SessionState, SessionStore, SessionWrite, claim_session_of_store, release_session_of_store,
+};
+use crate::store::{LeaseClaim, StoredLease};
+
+impl SessionStore for SqliteStore {
+    fn load_session<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>> {
+        let session = session.clone();
+        self.readers.run_read(RequestSubject::Session(session.clone()), move |db| {
+            sessions::load_session(db, &session)
+        })
+    }
+
+    fn append_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        items: Vec<Arc<Item>>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        let session = session.clone();
+        let about = RequestSubject::Session(session.clone());
+        self.submit_write(about, AckLevel::Synced, move |desk| {
+            sessions::append_items(desk.db, &session, &items)
+        })
+    }
+
+    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
+        let about = RequestSubject::Session(write.session.clone());
+        self.submit_write(about, AckLevel::Synced, move |desk| {
+            history::check_run_may_append(desk.db, &write)?;
+            sessions::append_run_items(desk.db, &write)
+        })
+    }
+
+    fn run_position<'a>(
+        &'a self,
+        session: &'a SessionId,
+        run: &'a RunId,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        let (session, run) = (session.clone(), run.clone());
+        self.readers.run_read(RequestSubject::Session(session.clone()), move |db| {
+            sessions::run_position(db, &session, &run)
+        })
+    }
+
+    fn replace_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        version: u64,
+        items: Vec<Arc<Item>>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        let session = session.clone();
+        let about = RequestSubject::Session(session.clone());
+        self.submit_write(about, AckLevel::Synced, move |desk| {
+            sessions::replace_items(desk.db, &session, version, &items)
+        })
+    }
+
+    fn claim_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> BoxFuture<'a, Result<SessionClaim, StoreError>> {
+        Box::pin(claim_session_of_store(self, session, claim, abandoned))
+    }
+
+    fn release_session<'a>(
+        &'a self,
+        session: &'a SessionId,
+        owner: &'a str,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(release_session_of_store(self, session, owner))
+    }
+
+    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
+        self.readers.run_read(RequestSubject::Store, sessions::list_sessions)
+    }
+}

@@ -1,0 +1,304 @@
+//! Runs that outlast the context window of their model: the history is compacted, and the journal says what the model saw.
+
+#![allow(clippy::expect_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::IntoFuture;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use windlass::agent::Agent;
+use windlass::context::ContextPolicy;
+use windlass::core::failure::RunFailure;
+use windlass::core::item::Item;
+use windlass::core::journal::{CompactionReason, JournalEntry, encode_journal};
+use windlass::core::run::ReplayedRun;
+use windlass::core::tool::ToolEffect;
+use windlass::core::usage::Usage;
+use windlass::error::RunError;
+use windlass::model::{
+    DeltaSink, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, ScriptedModel,
+    ScriptedResponse, describe_item,
+};
+use windlass::run::{RunRecord, RunResult};
+use windlass::session::Session;
+use windlass::store::MemoryStore;
+use windlass::tool::{Tool, ToolContext};
+
+const WINDOW: u64 = 32_000;
+
+/// Counts the tokens of a request, in another way than the library estimates them.
+fn count_tokens(request: &ModelRequest<'_>) -> u64 {
+    let items: usize = request.input.iter().map(|item| describe_item(item).len() + 60).sum();
+    let tools: usize = request.tools.iter().map(|tool| tool.parameters.to_string().len() + 40).sum();
+    (items + tools + request.instructions.unwrap_or_default().len()) as u64 / 4
+}
+
+fn hash_items(items: &[Arc<Item>]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    items.iter().for_each(|item| describe_item(item).hash(&mut hasher));
+    hasher.finish()
+}
+
+/// A model with a window. It calls `read` in every turn until the last, and refuses requests that are too long.
+#[derive(Default)]
+struct WindowedModel {
+    window: u64,
+    /// The window that the model tells.
+    told_window: Option<u64>,
+    last_turn: u32,
+    reports_usage: bool,
+    overflows: AtomicU64,
+    largest: AtomicU64,
+    /// Hash of the input of the last request of each turn.
+    seen: Mutex<BTreeMap<u32, u64>>,
+    faults: Arc<FaultPlan>,
+}
+
+/// The random points at which the process dies.
+#[derive(Default)]
+struct FaultPlan {
+    steps_left: AtomicU64,
+    state: AtomicU64,
+    died: tokio::sync::Notify,
+    deaths: AtomicU64,
+}
+
+impl FaultPlan {
+    fn next_random(&self) -> u64 {
+        let next = |state: u64| {
+            Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
+        };
+        let state = self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default();
+        state >> 33
+    }
+
+    /// Never returns at some steps.
+    async fn survive(&self) {
+        if self.steps_left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.steps_left.store(1 + self.next_random() % 400, Ordering::Relaxed);
+            self.deaths.fetch_add(1, Ordering::Relaxed);
+            self.died.notify_one();
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Model for WindowedModel {
+    async fn respond<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        _: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
+        self.faults.survive().await;
+        let tokens = count_tokens(&request);
+        self.largest.fetch_max(tokens, Ordering::Relaxed);
+        assert_pairs(request.input);
+        if tokens > self.window {
+            self.overflows.fetch_add(1, Ordering::Relaxed);
+            return Err(
+                ModelError::new("the input is too long").with_kind(ModelErrorKind::ContextLengthExceeded)
+            );
+        }
+        self.seen.lock().expect("free").insert(request.turn, hash_items(request.input));
+        let item = match request.turn {
+            turn if turn >= self.last_turn => Item::assistant("All are read."),
+            turn => Item::call(format!("c{turn}"), "read", json!({ "page": turn }).to_string()),
+        };
+        let usage = self.reports_usage.then(|| Usage::of_tokens(tokens, 20));
+        Ok(ModelResponse { items: vec![Arc::new(item)], usage, ..ModelResponse::default() })
+    }
+
+    fn context_window(&self) -> Option<u64> {
+        self.told_window
+    }
+}
+
+fn assert_pairs(items: &[Arc<Item>]) {
+    let mut open = BTreeSet::new();
+    for item in items {
+        match &**item {
+            Item::Call(call) => assert!(open.insert(call.id.clone()), "{} is called twice", call.id),
+            Item::Output(output) => assert!(open.remove(&output.call), "{} has no call", output.call),
+            _ => {}
+        }
+    }
+    assert!(open.is_empty(), "calls without outputs: {open:?}");
+}
+
+/// An agent whose tool gives pages of about 200 to 4,000 letters.
+fn reader(model: Arc<WindowedModel>) -> Agent {
+    let faults = model.faults.clone();
+    let read = Tool::dynamic(
+        "read",
+        "Reads a page.",
+        json!({ "type": "object" }),
+        move |_: ToolContext, args: Value| {
+            let faults = faults.clone();
+            async move {
+                faults.survive().await;
+                let page = args["page"].as_u64().unwrap_or_default();
+                let words = 20 + (page * 7_919) % 380;
+                Ok::<_, String>(format!("page {page}: {}", "lorem ips ".repeat(words as usize)))
+            }
+        },
+    );
+    Agent::new("reader")
+        .instructions("Read every page.")
+        .model(model)
+        .tool(read.non_strict().effect(ToolEffect::Pure))
+}
+
+/// Plays the journal again and compares what the model saw in each turn.
+fn assert_replays_to_the_same_view(record: &RunRecord, model: &WindowedModel) {
+    let seen = model.seen.lock().expect("free");
+    let mut replay = ReplayedRun::from_first_record(&record.journal()[0]).expect("a start");
+    let mut turns = 0;
+    for entry in &record.journal()[1..] {
+        if matches!(entry.entry, JournalEntry::ModelResponded(_)) {
+            turns += 1;
+            let view = hash_items(replay.run.next_model_input());
+            assert_eq!(seen.get(&turns), Some(&view), "turn {turns}");
+        }
+        replay.apply_record(entry).expect("it fits");
+    }
+    assert_eq!(turns as usize, seen.len());
+}
+
+fn compactions(record: &RunRecord) -> Vec<(CompactionReason, u64, u64)> {
+    let compactions = record.journal().iter().filter_map(|record| match &record.entry {
+        JournalEntry::HistoryCompacted(compacted) => {
+            Some((compacted.reason, compacted.tokens_before, compacted.tokens_after))
+        }
+        _ => None,
+    });
+    compactions.collect()
+}
+
+/// Drives a run to its end, through deaths at random points.
+async fn drive_through_deaths(agent: &Agent, model: &WindowedModel, policy: &ContextPolicy) -> RunRecord {
+    let store = Arc::new(MemoryStore::default());
+    let first = agent.run("Read them.").max_turns(10_000).run_id("run-1").store(store.clone());
+    let mut driver = tokio::spawn(first.context_policy(policy.clone()).into_future());
+    loop {
+        let result = tokio::select! {
+            biased;
+            result = &mut driver => result.expect("no panic").expect("it ends"),
+            () = model.faults.died.notified() => {
+                driver.abort();
+                driver.await.expect_err("it is gone");
+                let again = agent.recover("run-1", store.clone()).context_policy(policy.clone());
+                driver = tokio::spawn(again.into_future());
+                continue;
+            }
+        };
+        match result {
+            RunResult::Finished(finished) => return finished.record,
+            other => panic!("it finishes: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_of_thousands_of_turns_fits_into_a_window_of_32k_tokens() {
+    let turns: u32 =
+        std::env::var("WINDLASS_CONTEXT_TURNS").ok().map_or(1_000, |turns| turns.parse().expect("a number"));
+    let faults = FaultPlan { steps_left: 150.into(), state: 42.into(), ..FaultPlan::default() };
+    let model = Arc::new(WindowedModel {
+        window: WINDOW,
+        last_turn: turns,
+        reports_usage: true,
+        faults: Arc::new(faults),
+        ..WindowedModel::default()
+    });
+    let policy = ContextPolicy::with_window(WINDOW);
+    let record = drive_through_deaths(&reader(model.clone()), &model, &policy).await;
+    let deaths = model.faults.deaths.load(Ordering::Relaxed);
+    assert!(deaths >= u64::from(turns) / 250, "it died {deaths} times");
+    assert_eq!(model.overflows.load(Ordering::Relaxed), 0, "no request is too long");
+    assert_replays_to_the_same_view(&record, &model);
+    let calls =
+        record.journal().iter().filter(|one| matches!(one.entry, JournalEntry::CallSettled(_))).count();
+    assert_eq!(calls, turns as usize - 1, "every call has its one output");
+    let done = compactions(&record);
+    assert!(done.len() > turns as usize / 50, "{} compactions", done.len());
+    assert!(done.iter().all(|(reason, before, after)| {
+        *reason == CompactionReason::NearContextWindow && after < before && *after <= WINDOW
+    }));
+    // The cost of a turn does not grow: the journal of the last turns is as long as that of earlier ones.
+    let mut sizes = [0; 5];
+    let mut turn = 0;
+    for record in record.journal() {
+        sizes[(turn * 5 / turns as usize).min(4)] += encode_journal(std::slice::from_ref(record)).len();
+        turn += usize::from(matches!(record.entry, JournalEntry::ModelResponded(_)));
+    }
+    assert!(sizes[4] * 10 <= sizes[1] * 11, "bytes in the journal of each fifth of the run: {sizes:?}");
+    println!("{deaths} deaths, {} compactions, largest request {:?}, {sizes:?}", done.len(), model.largest);
+}
+
+#[tokio::test]
+async fn the_window_that_a_model_tells_is_respected() {
+    let model = Arc::new(WindowedModel {
+        window: 4_000,
+        told_window: Some(4_000),
+        last_turn: 60,
+        ..WindowedModel::default()
+    });
+    let finished = reader(model.clone()).run("Read them.").max_turns(100).await.expect("it ends");
+    let RunResult::Finished(finished) = finished else { panic!("it finishes") };
+    assert_eq!(model.overflows.load(Ordering::Relaxed), 0, "also without the figures of a provider");
+    assert!(!compactions(&finished.record).is_empty());
+    assert_replays_to_the_same_view(&finished.record, &model);
+}
+
+#[tokio::test]
+async fn an_overflow_no_longer_ends_the_run() {
+    let model = || Arc::new(WindowedModel { window: 4_000, last_turn: 60, ..WindowedModel::default() });
+    let unaware = model();
+    let finished = reader(unaware.clone()).run("Read them.").max_turns(100).await.expect("it ends");
+    let RunResult::Finished(finished) = finished else { panic!("it finishes") };
+    let overflows = unaware.overflows.load(Ordering::Relaxed);
+    let done = compactions(&finished.record);
+    assert!(overflows > 0 && done.len() as u64 == overflows, "{overflows} {done:?}");
+    assert!(done.iter().all(|(reason, ..)| *reason == CompactionReason::ContextLengthExceeded));
+    assert_replays_to_the_same_view(&finished.record, &unaware);
+    let strict =
+        reader(model()).run("Read them.").max_turns(100).context_policy(ContextPolicy::disabled()).await;
+    let Err(RunError::Failed(failed)) = &strict else { panic!("it fails: {strict:?}") };
+    assert!(matches!(failed.failure, RunFailure::ModelRequestFailed { .. }), "{failed:?}");
+}
+
+#[tokio::test]
+async fn an_input_that_never_fits_fails_at_once() {
+    let model = Arc::new(WindowedModel { window: 400, last_turn: 1, ..WindowedModel::default() });
+    let failed = reader(model.clone()).run("x".repeat(4_000)).await;
+    assert!(matches!(failed, Err(RunError::Failed(_))), "{failed:?}");
+    assert_eq!(model.overflows.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_model_summarises_what_is_removed() {
+    for (answers, expected) in [(30, "Pages were read."), (0, "were removed")] {
+        let model = Arc::new(WindowedModel { window: 4_000, last_turn: 30, ..WindowedModel::default() });
+        let usage = Some(Usage::of_tokens(500, 5));
+        let summary = |_| ScriptedResponse::text("Pages were read.").usage(usage);
+        let summariser = ScriptedModel::new((0..answers).map(summary));
+        let policy = ContextPolicy::with_window(4_000).summarise_with(summariser).keep_newest(2);
+        let session = Session::in_memory("s1");
+        let run =
+            reader(model.clone()).run("Read them.").max_turns(100).context_policy(policy).session(&session);
+        let RunResult::Finished(finished) = run.await.expect("it ends") else { panic!("it finishes") };
+        let record = &finished.record;
+        let replay = windlass::core::run::Run::replay(record.journal()).expect("it adds up");
+        let view: Vec<String> = replay.run.history().iter().map(|item| describe_item(item)).collect();
+        assert!(view[0].contains("Read them."), "the input is pinned: {view:?}");
+        assert!(view[1].contains(expected), "{view:?}");
+        assert!(view.len() < 50, "{} items", view.len());
+        assert_eq!(session.items().await.expect("the session").len(), 60, "the session keeps everything");
+        let summarised = record.usage().input_tokens;
+        assert_eq!(summarised > 0, answers > 0, "the summary was paid for: {:?}", record.usage());
+        assert_replays_to_the_same_view(record, &model);
+    }
+}
