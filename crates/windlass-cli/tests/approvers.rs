@@ -287,7 +287,7 @@ fn the_prompt_signs_for_an_approver_and_offers_a_stranger_no_yes() {
     screen.wait_for_exit();
     assert!(!project.is_made());
     let mut screen = run("ann", &["resume", "one"]);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("y\n");
     screen.wait_for("Done.");
     screen.wait_for_exit();

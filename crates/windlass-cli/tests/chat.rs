@@ -218,7 +218,7 @@ text = "Done."
 "#;
     let project = TestProject::new("tools = [\"files\"]", script);
     let mut screen = PtyScreen::start(project.folder(), 40, 100, &["run", ".", "Note it.", "--run-id", "r"]);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("e\n");
     screen.wait_for("Enter takes the arguments");
     screen.wait_for("{\"content\":\"Buy rope\"");
@@ -229,7 +229,7 @@ text = "Done."
     screen.type_keys("}\x01");
     screen.type_keys(&"\x1b[C".repeat("{\"content\":\"Buy ".len()));
     screen.type_keys("tar and \r");
-    screen.wait_for("Allow it with these arguments?");
+    screen.wait_for_question("Allow it with these arguments?");
     screen.type_keys("y\n");
     let (status, shown) = screen.wait_for_exit();
     assert!(status.success(), "{shown}");
@@ -256,7 +256,7 @@ text = "Heard you."
     let mut screen = start_chat(&project, 80);
     screen.wait_for_prompt();
     screen.type_keys("note it\r");
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     let runs = project.run_windlass(&["runs", "--json"]).json_lines();
     let run = runs[0]["run"].as_str().expect("there is one").to_owned();
     let digest = project.digest_of(&run);

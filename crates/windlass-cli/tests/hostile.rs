@@ -43,7 +43,7 @@ fn an_argument_cannot_overwrite_the_command_that_is_shown() {
     let call = json!({ "shell": attack });
     let project = project_with_calls(SHELL, &[("c1", "run_command", call)], "Done.");
     let mut screen = PtyScreen::start(project.folder(), 40, 100, &["run", ".", "Go."]);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     let shown = screen.screen_text();
     let literal = r#"│ shell  "touch stolen\r\u{1b}[2K\u{9b}G  │ shell  \"ls\"\u{1b}[8m""#;
     assert!(shown.contains(literal), "{shown}");
@@ -166,7 +166,7 @@ fn a_long_line_is_wrapped_and_not_cut() {
     let words = format!("echo {}; rm -rf everything", "harmless ".repeat(30));
     let project = project_with_calls(SHELL, &[("c1", "run_command", json!({ "shell": words }))], "Done.");
     let mut screen = PtyScreen::start(project.folder(), 40, 60, &["run", ".", "Go.", "--run-id", "one"]);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     let shown = screen.screen_text();
     let joined: String =
         shown.lines().filter_map(|line| line.trim_start().strip_prefix(['│', '┊'])).collect();
@@ -290,7 +290,7 @@ fn a_fork_does_not_approve_a_call_that_nobody_saw() {
 fn a_decision_records_the_digest_of_what_was_displayed() {
     let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["true"]))], "Done.");
     let mut screen = PtyScreen::start(project.folder(), 40, 80, &["run", ".", "Go.", "--run-id", "one"]);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     let digest = project.digest_of("one");
     screen.type_keys("y\n");
     let (status, shown) = screen.wait_for_exit();
@@ -341,13 +341,13 @@ fn always_never_covers_another_command() {
         "Done.",
     );
     let mut screen = PtyScreen::start(project.folder(), 60, 100, &["run", ".", "Go.", "--run-id", "one"]);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("a\n");
-    screen.wait_for("Number, or Enter to go back");
+    screen.wait_for_question("Number, or Enter to go back");
     screen.type_keys("1\n");
     screen.wait_for("is approved by your rule: exactly this command");
     screen.wait_for(r#"shell  "touch two""#);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("l\n");
     let (status, shown) = screen.wait_for_exit();
     assert_eq!(status.code(), Some(3), "{shown}");
@@ -364,9 +364,9 @@ fn an_edit_begins_with_the_arguments_and_is_displayed_before_it_is_approved() {
     // The editor replaces a word, so it fails unless the arguments are in the file.
     let editor = [("EDITOR", "sed -i s/one/two/")];
     let mut screen = PtyScreen::start_with(project.folder(), 40, 80, &["run", ".", "Go."], &editor);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("e\n");
-    screen.wait_for("Allow it with these arguments?");
+    screen.wait_for_question("Allow it with these arguments?");
     assert!(screen.screen_text().contains(r#"│ args     ["two"]"#), "{}", screen.screen_text());
     screen.type_keys("y\n");
     let (status, shown) = screen.wait_for_exit();
@@ -379,12 +379,12 @@ fn an_edit_that_the_tool_would_refuse_is_not_approved() {
     let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["touch", "one"]))], "Done.");
     let editor = [("EDITOR", "sed -i s/program/programme/")];
     let mut screen = PtyScreen::start_with(project.folder(), 40, 80, &["run", ".", "Go."], &editor);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("e\n");
     screen.wait_for("[b]ack");
     assert!(screen.screen_text().contains("`programme` is not a known field"), "{}", screen.screen_text());
     screen.type_keys("b\n");
-    screen.wait_for("[b]ack › b\n  Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("l\n");
     let (status, shown) = screen.wait_for_exit();
     assert_eq!(status.code(), Some(3), "{shown}");
@@ -467,7 +467,7 @@ proptest! {
         let id = format!("c{id}");
         let project = project_with_calls(SHELL, &[(&id, "run_command", call)], "Done.");
         let mut screen = PtyScreen::start(project.folder(), 200, 100, &["run", ".", "Go."]);
-        screen.wait_for("Allow it?");
+        screen.wait_for_question("Allow it?");
         let shown = screen.screen_text();
         let joined: String = shown
             .lines()
@@ -504,15 +504,15 @@ fn a_call_after_a_file_is_marked_and_a_policy_asks_about_it_again() {
         "Done.",
     );
     let mut screen = PtyScreen::start(project.folder(), 60, 100, &["run", ".", "Go.", "--run-id", "one"]);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     assert!(!screen.screen_text().contains("The model could read"), "{}", screen.screen_text());
     screen.type_keys("a\n");
-    screen.wait_for("Number, or Enter to go back");
+    screen.wait_for_question("Number, or Enter to go back");
     screen.type_keys("1\n");
     screen.wait_for("is approved by your rule: exactly this command");
     // The rule of the person covered the second command, and does not cover the one after the file.
     screen.wait_for("The model could read text from files and a command before this call.");
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("l\n");
     let (status, shown) = screen.wait_for_exit();
     assert_eq!(status.code(), Some(3), "{shown}");

@@ -75,7 +75,7 @@ impl DemoPlace {
 fn the_demo_asks_is_killed_and_goes_on() {
     let place = DemoPlace::new();
     let mut screen = PtyScreen::start(place.folder(), 80, 100, &["demo"]);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("y\n");
     screen.wait_for("Press Enter to resume the run.");
     screen.type_keys("\n");
@@ -93,7 +93,7 @@ fn the_demo_asks_is_killed_and_goes_on() {
 fn a_person_who_says_no_in_the_demo_pays_nothing_more() {
     let place = DemoPlace::new();
     let mut screen = PtyScreen::start(place.folder(), 80, 100, &["demo"]);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("n\n");
     screen.wait_for("Why?");
     screen.type_keys("too much rope\n");
@@ -110,7 +110,7 @@ fn a_person_who_says_no_in_the_demo_pays_nothing_more() {
 fn a_demo_that_waits_says_how_to_go_on_and_that_works() {
     let place = DemoPlace::new();
     let mut screen = PtyScreen::start(place.folder(), 80, 100, &["demo"]);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("l\n");
     let (status, shown) = screen.wait_for_exit();
     assert_eq!(status.code(), Some(3), "{shown}");
@@ -118,7 +118,7 @@ fn a_demo_that_waits_says_how_to_go_on_and_that_works() {
     assert!(!shown.contains("All three invoices are paid"), "{shown}");
     let mut screen =
         PtyScreen::start(place.folder(), 80, 100, &["-C", "windlass-demo", "resume", "invoices"]);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("l\n");
     let (status, shown) = screen.wait_for_exit();
     assert_eq!(status.code(), Some(3), "{shown}");
@@ -129,9 +129,9 @@ fn a_payment_that_was_changed_in_the_demo_is_reported_as_it_was() {
     let place = DemoPlace::new();
     let editor = [("EDITOR", "sed -i s/480/48/")];
     let mut screen = PtyScreen::start_with(place.folder(), 80, 100, &["demo"], &editor);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("e\n");
-    screen.wait_for("Allow it with these arguments?");
+    screen.wait_for_question("Allow it with these arguments?");
     screen.type_keys("y\n");
     let (status, shown) = screen.wait_for_exit();
     assert!(status.success(), "{shown}");
@@ -146,7 +146,7 @@ fn a_chat_shows_the_change_and_makes_it_after_a_yes() {
     let mut screen = PtyScreen::start(project.folder(), 40, 80, &["chat", ".", "--session", "ann"]);
     screen.wait_for("›");
     screen.type_keys("Remember rope and tar.\n");
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     assert!(!project.file("notes.txt").exists());
     screen.type_keys("y\n");
     screen.wait_for("It is in notes.txt.");
@@ -168,7 +168,7 @@ fn a_session_knows_of_a_call_that_was_approved_at_the_prompt() {
     let project = TestProject::new("tools = [\"files\"]", NOTES_SCRIPT);
     let words = ["run", ".", "Remember rope and tar.", "--session", "ann"];
     let mut screen = PtyScreen::start(project.folder(), 40, 80, &words);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("y\n");
     let (status, shown) = screen.wait_for_exit();
     assert!(status.success(), "{shown}");
@@ -184,7 +184,7 @@ fn what_was_typed_before_the_question_does_not_answer_it() {
     screen.type_keys("y\n");
     screen.wait_for("\ny");
     std::fs::write(project.file("go"), "").expect("it can be written");
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("n\n");
     screen.wait_for("Why?");
     screen.type_keys("\n");
@@ -234,7 +234,7 @@ fn a_run_whose_process_was_killed_asks_what_happened_and_goes_on() {
     screen.type_keys("h\n");
     screen.wait_for("What was its output?");
     screen.type_keys("it was done by hand\n");
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     screen.type_keys("n\n");
     screen.wait_for("Why?");
     screen.type_keys("\n");
@@ -251,7 +251,7 @@ fn a_decision_from_elsewhere_ends_the_question() {
     let project = TestProject::new("tools = [\"files\"]", NOTES_SCRIPT);
     let mut screen =
         PtyScreen::start(project.folder(), 40, 80, &["run", ".", "Remember.", "--run-id", "one"]);
-    screen.wait_for("Allow it?");
+    screen.wait_for_question("Allow it?");
     let digest = project.digest_of("one");
     assert_eq!(project.run_windlass(&["approve", "one", "--by", "bo", "--digest", &digest]).code, Some(0));
     let (status, shown) = screen.wait_for_exit();

@@ -84,6 +84,18 @@ impl PtyScreen {
         }
     }
 
+    /// Waits until the terminal asks a question and nobody has answered it. A decision ignores keys that were typed
+    /// before its prompt, so an answered prompt higher up on the screen is not enough.
+    pub(crate) fn wait_for_question(&mut self, text: &str) {
+        while !is_open_question(&self.screen_text(), text) {
+            if self.changes.recv_timeout(TEST_TIMEOUT).is_err()
+                && !is_open_question(&self.screen_text(), text)
+            {
+                panic!("the screen does not ask {text:?}:\n{}", self.screen_text());
+            }
+        }
+    }
+
     /// Waits until the screen changes.
     pub(crate) fn wait_for_change(&mut self) {
         if self.changes.recv_timeout(TEST_TIMEOUT).is_err() {
@@ -153,4 +165,11 @@ impl PtyScreen {
         let lines: Vec<&str> = contents.lines().map(str::trim_end).collect();
         lines.join("\n").trim_end().to_owned()
     }
+}
+
+/// Returns true if the last thing on the screen is a prompt with this text and without an answer.
+fn is_open_question(screen: &str, text: &str) -> bool {
+    let Some(start) = screen.rfind(text) else { return false };
+    let prompt = &screen[start..];
+    prompt.ends_with('›') && prompt.matches('›').count() == 1
 }
