@@ -13,6 +13,8 @@
 //! - [`SimWorld`] counts the effects of tools by call and by idempotency key, across crashes.
 //! - [`check_record`], [`check_journal`] and [`check_history`] check the invariants of every run.
 //! - [`driver_check`] says whether a driver of the state machine, ours or another, keeps the promises.
+//! - [`CrashSweep`] crashes a run at every write and at every await of a tool body; [`ToolContract`] checks the declared
+//!   effect and the reconcile function of one tool in that way.
 //! - [`check_seeds`] tries all seeds of a [`SeedList`] and reports the first failing one with the command to
 //!   replay it.
 //!
@@ -74,6 +76,7 @@
 //! [`windlass::core::journal::JournalRecord::at`].
 
 mod audit;
+mod crash_points;
 pub mod driver_check;
 mod history;
 mod model;
@@ -82,9 +85,12 @@ mod seeds;
 mod session;
 mod sim;
 mod store;
+mod sweep;
+mod tool_contract;
 mod world;
 
 pub use audit::{InvariantViolation, JournalAudit, check_journal, check_record};
+pub use crash_points::CrashPoint;
 pub use history::check_history;
 pub use model::SimModel;
 pub use rng::SimRng;
@@ -92,4 +98,6 @@ pub use seeds::{SeedList, check_seeds};
 pub use session::SimSessions;
 pub use sim::{ProcessExit, RunStart, Sim};
 pub use store::{SimStore, WriteFault};
+pub use sweep::{CrashSweep, SweepCase, SweepReport};
+pub use tool_contract::{ContractCase, ToolContract};
 pub use world::{RecordedEffect, SimWorld};

@@ -126,7 +126,7 @@ fn env_number(variable: &str) -> Option<u64> {
     }
 }
 
-fn panic_text(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&'static str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "it panicked without a message".to_owned())

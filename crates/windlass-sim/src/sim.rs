@@ -17,6 +17,7 @@ use windlass::{
     run::{RunBuilder, RunResult},
 };
 
+use crate::crash_points::{CrashPoint, CrashSchedule};
 use crate::rng::SimRng;
 use crate::store::SimStore;
 
@@ -42,6 +43,8 @@ struct SimState {
     crash_notify: Notify,
     process_count: AtomicU64,
     clock: Mutex<SimClock>,
+    /// The crashes of a sweep; `None` in every other simulation.
+    crash_schedule: Mutex<Option<CrashSchedule>>,
 }
 
 /// The simulated time: the total of earlier processes, and the start of the current one.
@@ -96,8 +99,50 @@ impl Sim {
             crash_notify: Notify::new(),
             process_count: AtomicU64::new(0),
             clock: Mutex::default(),
+            crash_schedule: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Creates a machine whose processes crash at these points.
+    pub(crate) fn with_crash_schedule(seed: u64, crashes: Vec<u64>) -> Self {
+        let sim = Self::new(seed);
+        *sim.lock_crash_schedule() = Some(CrashSchedule::new(crashes));
+        sim
+    }
+
+    /// Passes a crash point of a [`CrashSweep`](crate::CrashSweep): in one of its cases the process crashes here. A
+    /// tool passes one between two effects that no other await separates. Without a sweep nothing happens.
+    pub async fn pass_crash_point(&self, place: &str) {
+        if self.crashes_at(|| place.to_owned()) {
+            std::future::pending().await
+        }
+    }
+
+    /// Returns true if the simulation has crash points.
+    pub(crate) fn has_crash_points(&self) -> bool {
+        self.lock_crash_schedule().is_some()
+    }
+
+    /// Passes a crash point. Returns true if the process crashes there; the caller must not go on then.
+    pub(crate) fn crashes_at(&self, place: impl FnOnce() -> String) -> bool {
+        let is_crash = match &mut *self.lock_crash_schedule() {
+            Some(schedule) if !self.is_crashed() => schedule.pass(self.process_number(), place()),
+            Some(_) | None => return self.is_crashed(),
+        };
+        if is_crash {
+            self.announce_crash();
+        }
+        is_crash
+    }
+
+    /// Returns the crash points that the processes have passed.
+    pub(crate) fn passed_crash_points(&self) -> Vec<CrashPoint> {
+        self.lock_crash_schedule().as_ref().map(|schedule| schedule.passed().to_vec()).unwrap_or_default()
+    }
+
+    fn lock_crash_schedule(&self) -> MutexGuard<'_, Option<CrashSchedule>> {
+        self.inner.crash_schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Simulates a process that must not crash.
@@ -222,9 +267,13 @@ impl Sim {
     /// Crashes the process and never returns. Work that other tasks do in the same instant counts as done
     /// before the crash.
     pub async fn crash(&self) -> Infallible {
+        self.announce_crash();
+        std::future::pending().await
+    }
+
+    fn announce_crash(&self) {
         self.inner.has_crashed.store(true, Ordering::Relaxed);
         self.inner.crash_notify.notify_waiters();
-        std::future::pending().await
     }
 
     /// Returns true if the process has crashed.

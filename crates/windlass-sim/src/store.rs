@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 use tokio::sync::Notify;
 use windlass::core::{
     id::{AgentName, RunId, SessionId, Timestamp},
+    inspect::step_lines,
     item::{Item, OutputContent},
     journal::{
         HashChain, JournalEntry, JournalFormatError, JournalLine, JournalRecord, decode_lines, decode_record,
@@ -312,6 +313,27 @@ impl SimStore {
         (number, fault)
     }
 
+    /// Describes the records in flight up to an append.
+    fn in_flight_text(&self, number: u64) -> String {
+        let state = self.state();
+        let mut texts = Vec::new();
+        for append in state.in_flight.iter().take_while(|append| append.number <= number) {
+            for (seq, line) in (append.start_seq..).zip(&append.lines) {
+                let step = decode_record(seq, &line.body).ok().and_then(|record| step_lines(&[record]).pop());
+                texts.push(match step {
+                    Some(step) => format!("#{seq} ({})", step.text),
+                    None => format!("#{seq}"),
+                });
+            }
+        }
+        match texts.as_slice() {
+            // A later append has written these records already.
+            [] => "an earlier record is".to_owned(),
+            [one] => format!("record {one} is"),
+            several => format!("records {} are", several.join(", ")),
+        }
+    }
+
     async fn finish_append(
         &self,
         number: u64,
@@ -325,7 +347,15 @@ impl SimStore {
         self.wait_reachable().await;
         match fault {
             None if durability == Durability::Deferred => Ok(()),
-            None | Some(WriteFault::FailBefore) => self.commit_through(number),
+            None if self.sim.has_crash_points() => {
+                let records = self.in_flight_text(number);
+                self.sim.pass_crash_point(&format!("before {records} durable")).await;
+                let written = self.commit_through(number);
+                self.sim.pass_crash_point(&format!("after {records} durable")).await;
+                written
+            }
+            None => self.commit_through(number),
+            Some(WriteFault::FailBefore) => self.commit_through(number),
             Some(WriteFault::FailAfter) => {
                 self.commit_through(number)?;
                 Err(disk_error())
@@ -385,7 +415,11 @@ impl StoreWrapper for SimStore {
         lines: Vec<JournalLine>,
     ) -> StoreFuture<'a, Lease> {
         self.with_latency(async move {
-            self.backing_store.create_run(run, agent, self.claim_at_sim_time(claim), lines).await
+            self.sim.pass_crash_point("before the run is durable").await;
+            let lease =
+                self.backing_store.create_run(run, agent, self.claim_at_sim_time(claim), lines).await?;
+            self.sim.pass_crash_point("after the run is durable").await;
+            Ok(lease)
         })
     }
 

@@ -199,7 +199,13 @@ impl LinePrompter {
                 // The editor reads Ctrl-C as a key, unless it was pressed before the editor was ready. The edit cannot be
                 // ended then; the next prompt goes on with it.
                 signal = signals.next() => match signal {
-                    StopSignal::Terminate => return PromptInput::EndOfInput,
+                    StopSignal::Terminate => {
+                        // The process prints its last lines in the usual mode of the terminal.
+                        if let Some(mode) = &self.open_edit {
+                            mode.restore();
+                        }
+                        return PromptInput::EndOfInput;
+                    }
                     StopSignal::Interrupt if can_be_left => return PromptInput::Interrupted,
                     StopSignal::Interrupt => {}
                 },

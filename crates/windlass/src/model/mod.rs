@@ -4,6 +4,7 @@
 mod error;
 mod layer;
 mod response_details;
+mod sample_arguments;
 mod scripted;
 mod settings;
 

@@ -8,7 +8,10 @@ use std::time::Duration;
 use serde_json::Value;
 use windlass_core::{id::AgentName, item::Item, usage::Usage};
 
-use super::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse, ModelSettings, ToolDefinition};
+use super::sample_arguments::sample_value;
+use super::{
+    DeltaSink, Model, ModelError, ModelRequest, ModelResponse, ModelSettings, ToolDefinition, ToolKind,
+};
 
 /// A model that returns scripted responses and records its requests.
 ///
@@ -32,8 +35,13 @@ pub struct ScriptedModel {
 #[derive(Default)]
 struct ScriptState {
     replies: VecDeque<ScriptedResponse>,
+    /// Computes the responses after those of the script.
+    reply_function: Option<ReplyFunction>,
     requests: Vec<RecordedRequest>,
 }
+
+/// A function that computes the response to a request.
+type ReplyFunction = Arc<dyn Fn(&RecordedRequest) -> ScriptedResponse + Send + Sync>;
 
 /// One response of a script.
 #[derive(Debug)]
@@ -128,6 +136,8 @@ pub struct RecordedRequest {
     pub input: Vec<Arc<Item>>,
     /// Names of the available tools.
     pub tools: Vec<String>,
+    /// Definitions of the available tools, with their schemas.
+    pub tool_definitions: Vec<ToolDefinition>,
     /// Names of the available handoffs.
     pub handoffs: Vec<String>,
     /// The settings of the request.
@@ -165,8 +175,45 @@ pub fn describe_item(item: &Item) -> String {
 impl ScriptedModel {
     /// Creates a model that returns these responses in order.
     pub fn new(replies: impl IntoIterator<Item = ScriptedResponse>) -> Self {
-        let script = ScriptState { replies: replies.into_iter().collect(), requests: Vec::new() };
+        let script = ScriptState { replies: replies.into_iter().collect(), ..ScriptState::default() };
         Self { script: Arc::new(Mutex::new(script)) }
+    }
+
+    /// Creates a model whose responses a function computes from the request.
+    ///
+    /// ```
+    /// use windlass::prelude::*;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let model = ScriptedModel::from_fn(|request| {
+    ///     let last = request.input_text().pop().unwrap_or_default();
+    ///     ScriptedResponse::text(format!("heard {last}"))
+    /// });
+    /// assert_eq!(Agent::new("echo").model(model).run("Hello").await?.output_text()?, "heard user: Hello");
+    /// # Ok(()) }
+    /// ```
+    pub fn from_fn(reply: impl Fn(&RecordedRequest) -> ScriptedResponse + Send + Sync + 'static) -> Self {
+        let script = ScriptState { reply_function: Some(Arc::new(reply)), ..ScriptState::default() };
+        Self { script: Arc::new(Mutex::new(script)) }
+    }
+
+    /// Creates a model that calls every function tool once in its first response, with the smallest arguments that each
+    /// schema accepts, and then responds with the outputs. A test of an agent finds the tools that fail or do not
+    /// return.
+    pub fn calling_every_tool() -> Self {
+        Self::from_fn(|request| {
+            let outputs: Vec<String> =
+                request.input_text().into_iter().filter(|line| line.starts_with("output ")).collect();
+            if !outputs.is_empty() {
+                return ScriptedResponse::text(outputs.join("\n"));
+            }
+            let functions =
+                request.tool_definitions.iter().filter(|definition| definition.kind == ToolKind::Function);
+            functions.fold(ScriptedResponse::empty(), |response, definition| {
+                let id = format!("every-{}", definition.name);
+                response.and_call(&id, &definition.name, sample_value(&definition.parameters))
+            })
+        })
     }
 
     /// Appends a response to the script.
@@ -207,14 +254,20 @@ impl Model for ScriptedModel {
                 instructions: request.instructions.map(str::to_owned),
                 input: request.input.to_vec(),
                 tools: request.tools.iter().map(|tool| tool.name.to_string()).collect(),
+                tool_definitions: request.tools.to_vec(),
                 handoffs: request.handoffs.iter().map(|tool| tool.name.to_string()).collect(),
                 settings: request.settings.clone(),
             });
-            (script.replies.pop_front(), script.requests.len())
+            (script.replies.pop_front(), script.reply_function.clone(), script.requests.last().cloned())
         });
-        let (Some(reply), _) = reply else {
-            let asked = reply.1;
-            return Err(ModelError::new(format!("the script has no response left for request {asked}")));
+        let reply = match reply {
+            (Some(reply), ..) => reply,
+            // The function is called outside the lock, so that it can inspect the model.
+            (None, Some(function), Some(request)) => function(&request),
+            (None, ..) => {
+                let count = self.lock_script(|script| script.requests.len());
+                return Err(ModelError::new(format!("the script has no response left for request {count}")));
+            }
         };
         if let Some(delay) = reply.delay {
             tokio::time::sleep(delay).await;
