@@ -314,12 +314,14 @@ document.addEventListener("submit", event => {
 });
 
 // ---- time travel ----------------------------------------------------------------------------------------------------
+// A timer of its own, so that an event of the run does not cancel the movement of the slider.
+let travelling = null;
 document.addEventListener("input", event => {
   if (event.target.id !== "travel") return;
   const slider = event.target;
   $("#travel-at").textContent = slider.value;
-  clearTimeout(soon);
-  soon = setTimeout(async () => {
+  clearTimeout(travelling);
+  travelling = setTimeout(async () => {
     const address = slider.value === slider.max ? slider.dataset.base : `${slider.dataset.base}?at=${slider.value}`;
     history.replaceState(null, "", address);
     await refresh();

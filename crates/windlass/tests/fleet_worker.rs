@@ -283,6 +283,46 @@ async fn a_run_is_cancelled_from_elsewhere_wherever_it_is() {
     assert_eq!(status_of(&*queue, "parked").await, RunStatus::Cancelled);
 }
 
+/// The orders reach the worker after its driver has decided to pause, and before the run is parked.
+#[tokio::test(start_paused = true)]
+async fn orders_that_come_while_a_driver_leaves_its_run_are_carried_out() {
+    let queue = Arc::new(MemoryStore::default());
+    let (leaving, gate) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
+    let note = {
+        let (leaving, gate) = (leaving.clone(), gate.clone());
+        Tool::dynamic("note", "Notes.", empty_schema(), move |ctx: ToolContext, _: Value| {
+            let (leaving, gate) = (leaving.clone(), gate.clone());
+            ctx.on_run_exit(move |_| async move {
+                leaving.fetch_add(1, Ordering::SeqCst);
+                gate.notified().await;
+            });
+            async { Ok::<_, ToolError>("noted") }
+        })
+    };
+    let count = Arc::new(AtomicU32::new(0));
+    let model = TurnModel::calling(&[&["note", "pay"]]);
+    let agent =
+        Agent::new("desk").model(model).tools((note, counting_tool("pay", &count).needs_approval()));
+    submit(&*queue, "run").await;
+    let worker = Worker::new(queue.clone(), registry(agent));
+    let stop = worker.stop_handle();
+    let working = tokio::spawn(worker.run());
+    wait_for(|| leaving.load(Ordering::SeqCst) == 1).await;
+    let items = vec![Arc::new(Item::user("hurry"))];
+    for order in [QueueOrder::AddInput { items }, QueueOrder::HandOver, QueueOrder::Cancel] {
+        queue.post_order(&"run".into(), &order).await.expect("posted");
+    }
+    // The worker polls meanwhile, and hears of the orders.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    gate.notify_one();
+    wait_for_state(&*queue, "run", |state| *state == QueuedState::Ended).await;
+    assert_eq!(status_of(&*queue, "run").await, RunStatus::Cancelled);
+    let added = |entry: &JournalEntry| matches!(entry, JournalEntry::InputAdded(_));
+    assert_eq!(entries(&*queue, "run").await.iter().filter(|entry| added(entry)).count(), 1);
+    stop.drain();
+    working.await.expect("it ends").expect("it works");
+}
+
 /// The body that runs finishes; the call after it does not start here, and nothing is in doubt.
 #[tokio::test(start_paused = true)]
 async fn a_drained_worker_leaves_nothing_in_doubt() {

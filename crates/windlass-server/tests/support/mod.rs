@@ -105,6 +105,9 @@ impl Model for ClerkModel {
     }
 }
 
+/// Longest time that a test waits for something to happen. A loaded machine may need long for anything.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
 /// The number of payments in this process.
 pub static PAYMENTS: AtomicU32 = AtomicU32::new(0);
 
@@ -301,14 +304,15 @@ impl TestClient {
 
     /// Waits until a run has this status.
     pub async fn wait_for(&self, run: &str, status: &str) -> Value {
-        for _ in 0..2_000 {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
             let (code, body) = self.get(&format!("/v1/runs/{run}")).await;
             if code == 200 && body["status"] == status {
                 return body;
             }
+            assert!(tokio::time::Instant::now() < deadline, "run {run} never became {status}: {body}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("run {run} never became {status}");
     }
 
     /// Opens a stream of events; `None` if the server does not answer.
@@ -391,7 +395,7 @@ impl EventReader {
                 }
                 continue;
             }
-            let frame = tokio::time::timeout(Duration::from_secs(60), self.body.frame())
+            let frame = tokio::time::timeout(PATIENCE, self.body.frame())
                 .await
                 .expect("no event came")?;
             if let Some(data) = frame.ok()?.data_ref() {

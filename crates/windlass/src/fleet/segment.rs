@@ -1,5 +1,6 @@
 //! One segment of a run: a worker drives it until it is parked, a limit is reached, or it is ordered to leave.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -155,16 +156,16 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
     /// Drives the run. `now` returns the worker's time.
     pub(super) async fn drive(self, now: impl Fn() -> Timestamp) -> SegmentResult {
         let watch = ProviderWatch::new(self.settings.provider_attempts);
-        let mut orders_done = 0;
-        let driven = match self.prepare(&mut orders_done).await {
+        let mut done = BTreeSet::new();
+        let driven = match self.prepare(&mut done).await {
             Ok(builder) => {
                 let builder = builder.model_layer(watch.clone());
                 let handle = builder.cancel_handle();
-                let done = &mut orders_done;
-                self.drive_until_left(builder, handle, &watch, done).await
+                self.drive_until_left(builder, handle, &watch, &mut done).await
             }
             Err(error) => Err(error),
         };
+        let orders_done = last_of_done(&self.control.orders(), &done);
         let lease = self.store.lease_record();
         let (next, end) = self.next_step(driven, watch.away_reason(), orders_done, now());
         SegmentResult { next, end, lease, orders_done }
@@ -175,7 +176,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
     }
 
     /// Builds the run: new, continued, or continued with the input that was ordered.
-    async fn prepare(&self, orders_done: &mut u64) -> Result<RunBuilder<C>, RunError> {
+    async fn prepare(&self, done: &mut BTreeSet<u64>) -> Result<RunBuilder<C>, RunError> {
         let submission = &self.taken.submission;
         let agent = &self.deployed.agent;
         let context = (self.deployed.context)(submission);
@@ -203,7 +204,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
                 let begun_by = started.and_then(|started| started.build);
                 self.deployed.check_release(self.run_id(), begun_by.as_ref())?;
             }
-            match self.add_ordered_input(orders_done).await? {
+            match self.add_ordered_input(done).await? {
                 Some(paused) => agent.resume_with_context(paused, context).store(store),
                 None => agent.recover_with_context(self.run_id().clone(), store, context),
             }
@@ -223,7 +224,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
     /// Loads the run with the input of its orders that its journal does not have; `None` if there is none to add.
     async fn add_ordered_input(
         &self,
-        orders_done: &mut u64,
+        done: &mut BTreeSet<u64>,
     ) -> Result<Option<crate::run::PausedRun>, RunError> {
         let orders = self.control.orders();
         let inputs: Vec<_> = orders
@@ -249,7 +250,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
             .collect();
         let mut is_changed = false;
         for (number, items) in inputs {
-            *orders_done = (*orders_done).max(number);
+            done.insert(number);
             if !recorded.contains(&number) && paused.add_ordered_input(items, number).is_ok() {
                 is_changed = true;
             }
@@ -263,7 +264,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
         builder: RunBuilder<C>,
         handle: CancelHandle,
         watch: &ProviderWatch,
-        orders_done: &mut u64,
+        done: &mut BTreeSet<u64>,
     ) -> Result<RunResult, RunError> {
         let deadline = match self.settings.limit {
             SegmentLimit::Parked => None,
@@ -273,7 +274,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
             }
             SegmentLimit::Deadline(limit) => Some(tokio::time::Instant::now() + limit),
         };
-        self.carry_out_orders(&handle, orders_done);
+        self.carry_out_orders(&handle, done);
         let deadline = async {
             match deadline {
                 Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -291,7 +292,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
             tokio::select! {
                 biased;
                 result = &mut builder => return result,
-                () = self.control.changed.notified() => self.carry_out_orders(&handle, orders_done),
+                () = self.control.changed.notified() => self.carry_out_orders(&handle, done),
                 () = &mut deadline, if !is_due => {
                     is_due = true;
                     handle.detach();
@@ -304,19 +305,18 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
         }
     }
 
-    fn carry_out_orders(&self, handle: &CancelHandle, orders_done: &mut u64) {
+    fn carry_out_orders(&self, handle: &CancelHandle, done: &mut BTreeSet<u64>) {
         for posted in self.control.orders() {
             match posted.order {
-                QueueOrder::Cancel => {
-                    handle.cancel();
-                    *orders_done = (*orders_done).max(posted.number);
-                }
+                // Carried out once the run has ended, which removes its orders. A run that was about to be left when the
+                // order came is cancelled by the next segment.
+                QueueOrder::Cancel => handle.cancel(),
                 QueueOrder::HandOver => {
                     handle.detach();
-                    *orders_done = (*orders_done).max(posted.number);
+                    done.insert(posted.number);
                 }
                 // The next segment adds it, after the turn has settled.
-                QueueOrder::AddInput { .. } if posted.number > *orders_done => handle.detach_after_turn(),
+                QueueOrder::AddInput { .. } if !done.contains(&posted.number) => handle.detach_after_turn(),
                 QueueOrder::AddInput { .. } => {}
             }
         }
@@ -383,6 +383,12 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
             Err(RunError::JournalFormat(error)) => bury(error.to_string()),
         }
     }
+}
+
+/// Returns the number of the last order before the first that was not carried out; 0 if there is none.
+fn last_of_done(orders: &[PostedOrder], done: &BTreeSet<u64>) -> u64 {
+    let carried_out = orders.iter().map(|posted| posted.number).take_while(|number| done.contains(number));
+    carried_out.last().unwrap_or(0)
 }
 
 fn bury(reason: String) -> (NextStep, SegmentEnd) {
