@@ -26,6 +26,8 @@ const RECORDED_HEADERS: [&str; 5] =
 #[derive(Clone, Debug)]
 pub struct Cassette {
     state: Arc<CassetteState>,
+    /// Fields of requests that are not compared, as JSON pointers.
+    ignored_fields: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -133,7 +135,25 @@ impl Cassette {
     fn new(path: PathBuf, mode: CassetteMode, exchanges: Vec<RecordedExchange>) -> Self {
         let (exchanges, next_index) = (Mutex::new(exchanges), Mutex::new(0));
         let write_error = Mutex::new(None);
-        Self { state: Arc::new(CassetteState { path, mode, exchanges, next_index, write_error }) }
+        let state = Arc::new(CassetteState { path, mode, exchanges, next_index, write_error });
+        Self { state, ignored_fields: Vec::new() }
+    }
+
+    /// Leaves a field out of the comparison of requests, for values that differ in every run: a JSON pointer such as
+    /// `/metadata/trace_id`. The segment `*` stands for every element or field.
+    #[must_use]
+    pub fn ignore_field(mut self, pointer: impl Into<String>) -> Self {
+        self.ignored_fields.push(pointer.into());
+        self
+    }
+
+    /// Returns a request without the fields that are not compared.
+    fn comparable_request(&self, mut request: Value) -> Value {
+        for pointer in &self.ignored_fields {
+            let segments: Vec<&str> = pointer.split('/').skip(1).collect();
+            remove_field(&mut request, &segments);
+        }
+        request
     }
 
     /// Returns the number of recorded exchanges that no request has used yet; 0 while the cassette is recorded.
@@ -180,15 +200,17 @@ impl Cassette {
                 "the cassette {file} has only {count} exchanges; hint: delete it to record it again"
             ));
         };
-        let asked: Value = serde_json::from_slice(body).unwrap_or_default();
-        if exchange.path != path || exchange.request != asked {
+        let asked = self.comparable_request(serde_json::from_slice(body).unwrap_or_default());
+        let recorded = self.comparable_request(exchange.request.clone());
+        if exchange.path != path || recorded != asked {
             let place = if exchange.path == path {
-                first_difference(&exchange.request, &asked, "$")
+                first_difference(&recorded, &asked, "$")
             } else {
                 format!("the path is `{path}`, recorded is `{}`", exchange.path)
             };
             return Err(format!(
-                "request {} is not the one in the cassette {file}: {place}; hint: delete it to record it again",
+                "request {} is not the one in the cassette {file}: {place}; hint: delete it to record it again, or \
+                 leave the field out with `ignore_field` if it differs in every run",
                 *next + 1
             ));
         }
@@ -260,6 +282,38 @@ impl ExchangeRecorder {
         if let Some(exchange) = self.exchange.take() {
             self.cassette.save_exchange(exchange);
         }
+    }
+}
+
+/// Removes the fields that a JSON pointer names.
+fn remove_field(value: &mut Value, segments: &[&str]) {
+    let Some((first, rest)) = segments.split_first() else { return };
+    let name = first.replace("~1", "/").replace("~0", "~");
+    match value {
+        Value::Object(fields) if rest.is_empty() && name == "*" => fields.clear(),
+        Value::Object(fields) if rest.is_empty() => {
+            fields.remove(&name);
+        }
+        Value::Object(fields) if name == "*" => {
+            fields.values_mut().for_each(|field| remove_field(field, rest))
+        }
+        Value::Object(fields) => {
+            if let Some(field) = fields.get_mut(&name) {
+                remove_field(field, rest);
+            }
+        }
+        // An element keeps its place: the number of elements is compared.
+        Value::Array(elements) => {
+            for (index, element) in elements.iter_mut().enumerate() {
+                if name == "*" || name == index.to_string() {
+                    match rest {
+                        [] => *element = Value::Null,
+                        _ => remove_field(element, rest),
+                    }
+                }
+            }
+        }
+        _ => {}
     }
 }
 

@@ -301,8 +301,7 @@ async fn orders_that_come_while_a_driver_leaves_its_run_are_carried_out() {
     };
     let count = Arc::new(AtomicU32::new(0));
     let model = TurnModel::calling(&[&["note", "pay"]]);
-    let agent =
-        Agent::new("desk").model(model).tools((note, counting_tool("pay", &count).needs_approval()));
+    let agent = Agent::new("desk").model(model).tools((note, counting_tool("pay", &count).needs_approval()));
     submit(&*queue, "run").await;
     let worker = Worker::new(queue.clone(), registry(agent));
     let stop = worker.stop_handle();

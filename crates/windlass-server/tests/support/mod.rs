@@ -395,9 +395,7 @@ impl EventReader {
                 }
                 continue;
             }
-            let frame = tokio::time::timeout(PATIENCE, self.body.frame())
-                .await
-                .expect("no event came")?;
+            let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await.expect("no event came")?;
             if let Some(data) = frame.ok()?.data_ref() {
                 self.buffer.push_str(&String::from_utf8_lossy(data));
             }
