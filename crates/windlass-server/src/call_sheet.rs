@@ -3,20 +3,17 @@
 //! A decision names the digest of the sheet that was displayed. If anything on the sheet has changed since, such as the
 //! file that a change applies to, the decision is refused and the new sheet is shown.
 
-use std::fmt;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::value::RawValue;
 use windlass::core::{
     canonical::{Digest, with_canonical_text},
     decision::{DecisionScope, HoldReason, PendingCall},
     id::RunId,
     tool::ToolEffect,
 };
-use windlass_text::SafeText;
+use windlass_text::{SafeText, format_arguments, format_diff_line};
 
 /// A preview of the change that a call would make, for the approver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +84,7 @@ impl CallSheet {
         let change = preview.map(|preview| ChangeText {
             title: line(&preview.title),
             is_refused: preview.is_refused,
-            lines: preview.lines.iter().map(|text| diff_line(text)).collect(),
+            lines: preview.lines.iter().map(|text| format_diff_line(text).to_string()).collect(),
         });
         let mut sheet = Self {
             title,
@@ -146,74 +143,15 @@ fn title_of(pending: &PendingCall) -> (String, Vec<String>) {
     }
 }
 
-/// Escapes a line of a diff. A tab is shown as an arrow, because a diff is full of them.
-fn diff_line(line: &str) -> String {
-    let parts: Vec<String> = line.split('\t').map(|part| SafeText::from_line(part).to_string()).collect();
-    parts.join("→   ")
-}
-
-/// Formats the arguments. A string is a literal, so that nothing in it is ambiguous.
+/// Formats the arguments.
 pub(crate) fn argument_texts(arguments: &str) -> Vec<ArgumentText> {
-    let parsed = with_canonical_text(arguments, |canonical| serde_json::from_str::<ObjectFields>(canonical));
-    let Ok(Ok(ObjectFields(fields))) = parsed else {
+    let Ok(Some(formatted)) = with_canonical_text(arguments, format_arguments) else {
         let lines = vec![SafeText::quote(arguments).to_string()];
         return vec![ArgumentText { name: "not an object".to_owned(), lines }];
     };
-    fields
-        .iter()
-        .map(|(name, value)| ArgumentText { name: argument_name(name), lines: value_lines(value.get()) })
+    let texts = |lines: Vec<SafeText>| lines.iter().map(SafeText::to_string).collect();
+    formatted
+        .into_iter()
+        .map(|argument| ArgumentText { name: argument.name.to_string(), lines: texts(argument.lines) })
         .collect()
-}
-
-/// Returns an argument's name: bare if it is an ordinary identifier, and a literal if it is not.
-fn argument_name(name: &str) -> String {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
-    if !name.is_empty() && name.chars().all(is_plain) {
-        name.to_owned()
-    } else {
-        SafeText::quote(name).to_string()
-    }
-}
-
-/// Formats a JSON value: a string as a literal, anything else as JSON.
-fn value_lines(json: &str) -> Vec<String> {
-    let Ok(text) = serde_json::from_str::<String>(json) else {
-        return vec![SafeText::from_json(json).to_string()];
-    };
-    let mut lines: Vec<String> =
-        text.split_inclusive('\n').map(|line| SafeText::quote_inner(line).to_string()).collect();
-    match lines.as_mut_slice() {
-        [] => return vec!["\"\"".to_owned()],
-        [only] => *only = format!("\"{only}\""),
-        [first, .., last] => {
-            first.insert(0, '"');
-            last.push('"');
-        }
-    }
-    lines
-}
-
-/// The fields of a JSON object in their order, with values as they were written.
-struct ObjectFields(Vec<(String, Box<RawValue>)>);
-
-impl<'de> Deserialize<'de> for ObjectFields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ObjectVisitor;
-        impl<'de> Visitor<'de> for ObjectVisitor {
-            type Value = ObjectFields;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ObjectFields, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(ObjectFields(fields))
-            }
-        }
-        deserializer.deserialize_map(ObjectVisitor)
-    }
 }

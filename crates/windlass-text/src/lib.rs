@@ -7,12 +7,14 @@
 //! **Invariant:** a `SafeText` contains no control character, no bidirectional control, no invisible character,
 //! and no combining mark without a letter before it. Prose may have the variation selector of an emoji.
 
+mod arguments;
 mod characters;
 mod safe_text;
 mod stream;
 pub mod testing;
 mod wrap;
 
+pub use arguments::{ArgumentText, format_arguments, format_diff_line};
 pub use characters::is_hidden;
 pub use safe_text::{SafeText, escape_json};
 pub use stream::StreamEscaper;

@@ -1,17 +1,14 @@
 //! The text that a person reads before deciding about a call: all of it, and its digest.
 
-use std::fmt;
 use std::path::Path;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::value::RawValue;
 use windlass::core::{
     canonical::{Digest, with_canonical_text},
     decision::{HoldReason, PendingCall},
     id::RunId,
 };
 use windlass::tool::CallEvidence;
-use windlass_text::SafeText;
+use windlass_text::{ArgumentText, SafeText, format_arguments, format_diff_line};
 
 use crate::agent_file::{AgentFile, ChangePreview, PreviewStatus};
 use crate::terminal::{StyledText, TextStyle, paint, styled};
@@ -140,88 +137,28 @@ fn diff_lines(preview: &ChangePreview) -> Vec<StyledText> {
             Some('@') => TextStyle::Name,
             _ => TextStyle::Faint,
         };
-        // A tab is shown as an arrow, because a diff is full of them.
-        let parts: Vec<SafeText> = line.split('\t').map(SafeText::from_line).collect();
-        let parts: Vec<&str> = parts.iter().map(SafeText::as_str).collect();
-        paint(style, parts.join("→   "))
+        paint(style, format_diff_line(line))
     }));
     shown
 }
 
-/// Formats the arguments, each on one line or more. A string is a literal, so that nothing in it is ambiguous; a
-/// line break is shown as `\n` and also breaks the line.
+/// Formats the arguments, each on one line or more.
 fn argument_lines(arguments: &str) -> Vec<StyledText> {
-    let parsed = with_canonical_text(arguments, |canonical| serde_json::from_str::<RawFields>(canonical));
-    let Ok(Ok(RawFields(fields))) = parsed else {
-        return vec![StyledText::from(SafeText::quote(arguments))];
-    };
-    let names: Vec<SafeText> = fields.iter().map(|(name, _)| argument_name(name)).collect();
-    let name_width = names.iter().map(SafeText::width).max().unwrap_or(0).min(MAX_NAME_WIDTH);
+    let parsed = with_canonical_text(arguments, format_arguments);
+    let Ok(Some(arguments)) = parsed else { return vec![StyledText::from(SafeText::quote(arguments))] };
+    let widths = arguments.iter().map(|argument| argument.name.width());
+    let name_width = widths.max().unwrap_or(0).min(MAX_NAME_WIDTH);
     let mut lines = Vec::new();
-    for (name, (_, value)) in names.iter().zip(&fields) {
-        for (place, part) in value_lines(value.get()).into_iter().enumerate() {
+    for ArgumentText { name, lines: parts } in &arguments {
+        for (place, part) in parts.iter().enumerate() {
             let name = if place == 0 { name.pad(name_width) } else { SafeText::default().pad(name_width) };
-            lines.push(styled![name, "  ", part]);
+            lines.push(styled![name, "  ", part.clone()]);
         }
     }
     if lines.is_empty() {
         lines.push("no arguments".into());
     }
     lines
-}
-
-/// Returns an argument's name: bare if it is an ordinary identifier, and a literal if it is not.
-fn argument_name(name: &str) -> SafeText {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
-    if !name.is_empty() && name.chars().all(is_plain) {
-        SafeText::from_line(name)
-    } else {
-        SafeText::quote(name)
-    }
-}
-
-/// Formats a JSON value: a string as a literal, anything else as JSON.
-fn value_lines(json: &str) -> Vec<SafeText> {
-    let Ok(text) = serde_json::from_str::<String>(json) else { return vec![SafeText::from_json(json)] };
-    let quote = SafeText::from_line("\"");
-    let mut lines = vec![quote.clone()];
-    for (place, line) in text.split_inclusive('\n').enumerate() {
-        if place > 0 {
-            lines.push(SafeText::default());
-        }
-        if let Some(last) = lines.last_mut() {
-            last.push(&SafeText::quote_inner(line));
-        }
-    }
-    if let Some(last) = lines.last_mut() {
-        last.push(&quote);
-    }
-    lines
-}
-
-/// The fields of a JSON object in their order, with values as they were written.
-struct RawFields(Vec<(String, Box<RawValue>)>);
-
-impl<'de> Deserialize<'de> for RawFields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct FieldsVisitor;
-        impl<'de> Visitor<'de> for FieldsVisitor {
-            type Value = RawFields;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawFields, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(RawFields(fields))
-            }
-        }
-        deserializer.deserialize_map(FieldsVisitor)
-    }
 }
 
 #[cfg(test)]

@@ -130,7 +130,8 @@ proptest! {
             prop_assert_eq!(lines.last().map(String::as_str), Some("  │ no arguments"));
             return Ok(());
         }
-        let widths = fields.keys().map(|name| argument_name(name).width());
+        let formatted = format_arguments(&arguments).expect("an object");
+        let widths = formatted.iter().map(|argument| argument.name.width());
         let indent = widths.max().unwrap_or(0).min(MAX_NAME_WIDTH) + 2;
         let mut found = Map::new();
         for (name, value) in read_back(&lines, indent) {
