@@ -6,7 +6,9 @@ use std::time::Duration;
 use windlass::core::id::{CallId, RunId};
 use windlass::core::usage::Usage;
 
-use super::{AgentSetup, CallBatch, RealtimeMachine, RespondWhen, SessionEffect, ToolCallMode};
+use super::{
+    AgentSetup, CallBatch, ConnectionState, RealtimeMachine, RespondWhen, SessionEffect, ToolCallMode,
+};
 use crate::event::RealtimeError;
 use crate::history::{RealtimeItem, RealtimeItemKind};
 use crate::id::{CommandId, ItemId, ResponseId};
@@ -89,6 +91,9 @@ pub(super) enum CallPermission {
 pub(super) struct CallingResponse<'a> {
     pub(super) response: &'a ResponseId,
     pub(super) agent: &'a AgentSetup,
+    /// Number of the connection on which the response was made. It may be lost by now: guardrails check a response after
+    /// its end.
+    pub(super) connection: u64,
     /// Token usage of the response, if it is known.
     pub(super) usage: Option<Usage>,
     /// Number of runs that execute calls of this response.
@@ -104,7 +109,8 @@ impl RealtimeMachine {
         calls: Vec<RealtimeItem>,
         permission: CallPermission,
     ) {
-        let CallingResponse { response, agent, usage, run_count } = from;
+        let CallingResponse { response, agent, connection, usage, run_count } = from;
+        let is_connection_replaced = connection != self.connection_number;
         let mut fresh = Vec::new();
         for mut item in calls {
             let RealtimeItemKind::Call { call, name, arguments } = &mut item.kind else { continue };
@@ -116,7 +122,7 @@ impl RealtimeMachine {
                 }
                 continue;
             }
-            let (wire_id, connection) = (call.clone(), self.connection_number);
+            let wire_id = call.clone();
             *call = self.call_name(&wire_id);
             let (call, name, arguments) = (call.clone(), name.clone(), arguments.clone());
             self.call_names.insert(key, call.clone());
@@ -125,8 +131,18 @@ impl RealtimeMachine {
             self.calls.insert(call, known);
             item.agent = Some(agent.activation.name.clone());
             item.response = Some(response.clone());
+            if is_connection_replaced {
+                item.id = self.free_item_name(&item.id);
+            }
             let change = self.history.upsert_item(item.clone(), None);
             self.record_change(change);
+            // The history was sent on the current connection before this call was part of it.
+            if is_connection_replaced && self.connection_state == ConnectionState::Connected {
+                let item = item.clone();
+                let id = item.id.clone();
+                let command = self.send_command(RealtimeCommandKind::CreateItem { item, after: None });
+                self.unconfirmed_items.insert(command, id);
+            }
             fresh.push(item);
         }
         self.metrics.tool_calls = self.calls.len() as u64;

@@ -31,6 +31,8 @@ const CALL_WINDOW: Duration = Duration::from_millis(10);
 pub(super) struct ResponseTurn {
     /// The agent whose configuration the response was requested with.
     agent: AgentSetup,
+    /// Number of the connection on which the response is made.
+    connection: u64,
     started_at: Duration,
     /// Time of the request or of the end of the user's speech.
     requested_at: Option<Duration>,
@@ -154,6 +156,7 @@ impl RealtimeMachine {
             response.clone(),
             ResponseTurn {
                 agent,
+                connection: self.connection_number,
                 started_at: self.now,
                 requested_at: wanted,
                 texts: Vec::new(),
@@ -234,13 +237,14 @@ impl RealtimeMachine {
         for response in due {
             let Some(turn) = self.turns.get_mut(&response) else { continue };
             turn.calls_due_at = None;
-            let (agent, mut run_count) = (turn.agent.clone(), turn.run_count);
+            let (agent, connection, mut run_count) = (turn.agent.clone(), turn.connection, turn.run_count);
             let (later, now): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut turn.complete_calls).into_iter().partition(|call| agent.is_handoff(call));
             turn.complete_calls = later;
             let from = CallingResponse {
                 response: &response,
                 agent: &agent,
+                connection,
                 usage: None,
                 run_count: &mut run_count,
             };
@@ -518,8 +522,9 @@ impl RealtimeMachine {
         if calls.is_empty() || self.turns.contains_key(response) {
             return;
         }
-        let (agent, mut run_count) = (self.current_agent.clone(), 0);
-        let from = CallingResponse { response, agent: &agent, usage: None, run_count: &mut run_count };
+        let (agent, connection, mut run_count) = (self.current_agent.clone(), self.connection_number, 0);
+        let run_count = &mut run_count;
+        let from = CallingResponse { response, agent: &agent, connection, usage: None, run_count };
         self.accept_calls(from, calls, CallPermission::Denied);
     }
 
@@ -534,6 +539,7 @@ impl RealtimeMachine {
         self.release_audio(response, usize::MAX);
         let Some(ResponseTurn {
             agent,
+            connection,
             metrics,
             end: Some(ResponseEnd { status, usage }),
             is_tripped,
@@ -565,7 +571,8 @@ impl RealtimeMachine {
             metrics,
         });
         for (calls, permission) in [(complete_calls, permission), (late_calls, CallPermission::Denied)] {
-            let from = CallingResponse { response, agent: &agent, usage: tokens, run_count: &mut run_count };
+            let run_count = &mut run_count;
+            let from = CallingResponse { response, agent: &agent, connection, usage: tokens, run_count };
             self.accept_calls(from, calls, permission);
         }
     }

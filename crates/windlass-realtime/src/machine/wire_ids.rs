@@ -168,6 +168,15 @@ impl RealtimeMachine {
         }
     }
 
+    /// Returns an id for an item of a lost connection that neither the history nor the current connection uses.
+    pub(super) fn free_item_name(&self, item: &ItemId) -> ItemId {
+        let is_taken = |name: &str| {
+            let name = ItemId::from(name);
+            self.history.get(&name).is_some() || self.wire_ids.provider_items.contains(&name)
+        };
+        ItemId::from(free_name(item.as_str(), is_taken))
+    }
+
     /// Records that the session sends an item of its own.
     pub(super) fn record_sent_item(&mut self, item: &ItemId) {
         self.wire_ids.sent_items.insert(item.clone());

@@ -15,16 +15,23 @@ struct ConnectionConduct {
     call_items: BTreeSet<(String, String)>,
     /// Number of outputs by call id, without those that the server rejected.
     outputs: BTreeMap<String, u32>,
-    /// The call ids of outputs by the id of the client's event.
-    sent_outputs: BTreeMap<String, String>,
+    /// Outputs that the server has neither announced nor rejected, by the id of the client's event.
+    open_outputs: BTreeMap<String, SentOutput>,
     is_configured: bool,
     /// True if the client requested the active response.
     is_response_requested: bool,
 }
 
+/// An output that a client sent.
+struct SentOutput {
+    call: String,
+    item: String,
+}
+
 /// Checks the recorded events of a server, and returns the violations of these rules:
 ///
-/// - a call has at most one output on a connection, apart from outputs that the server rejected;
+/// - a call has at most one output on a connection, apart from outputs that the server rejected, or may have rejected: an
+///   error without an event id may be about any output that is not announced yet;
 /// - no output is sent for a call that the connection does not have;
 /// - no response is requested before the server has acknowledged a configuration on that connection;
 /// - no response is requested while one is active that the client requested.
@@ -57,6 +64,10 @@ pub fn find_wire_violations(log: &[WireRecord], has_hidden_responses: bool) -> V
             (WireSender::Server, "response.created") => {
                 conduct.is_response_requested = !event["response"]["metadata"].is_null();
             }
+            (WireSender::Server, "conversation.item.added" | "conversation.item.done") => {
+                let item = text(&event["item"]["id"]);
+                conduct.open_outputs.retain(|_, output| output.item != item);
+            }
             (WireSender::Server, "error") => conduct.record_error(&event["error"]),
             (WireSender::Client, "conversation.item.create") => {
                 let item = &event["item"];
@@ -64,7 +75,8 @@ pub fn find_wire_violations(log: &[WireRecord], has_hidden_responses: bool) -> V
                 if item["type"] == "function_call_output" {
                     let call = text(&item["call_id"]);
                     *conduct.outputs.entry(call.clone()).or_default() += 1;
-                    conduct.sent_outputs.insert(text(&event["event_id"]), call.clone());
+                    let output = SentOutput { call: call.clone(), item: text(&item["id"]) };
+                    conduct.open_outputs.insert(text(&event["event_id"]), output);
                     let calls = conduct.calls.get(&call).copied().unwrap_or_default();
                     let outputs = conduct.outputs.get(&call).copied().unwrap_or_default();
                     if outputs > calls {
@@ -94,10 +106,14 @@ impl ConnectionConduct {
     }
 
     fn record_error(&mut self, error: &Value) {
-        if let Some(call) = self.sent_outputs.remove(&text(&error["event_id"]))
-            && let Some(outputs) = self.outputs.get_mut(&call)
-        {
-            *outputs = outputs.saturating_sub(1);
+        let rejected = match error["event_id"].as_str() {
+            Some(command) => self.open_outputs.remove(command).into_iter().collect(),
+            None => std::mem::take(&mut self.open_outputs).into_values().collect::<Vec<_>>(),
+        };
+        for SentOutput { call, .. } in rejected {
+            if let Some(outputs) = self.outputs.get_mut(&call) {
+                *outputs = outputs.saturating_sub(1);
+            }
         }
     }
 }

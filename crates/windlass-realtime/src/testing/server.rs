@@ -298,6 +298,7 @@ impl<S: ReadWriteStream> LoopbackConnection<S> {
                     self.delayed_events = later;
                     let due: Vec<(Instant, Value)> = due;
                     for (_, event) in due {
+                        self.record_event(WireSender::Server, &event, conversation);
                         self.write_event(event).await?;
                     }
                     conversation.advance(now);
@@ -367,7 +368,8 @@ impl<S: ReadWriteStream> LoopbackConnection<S> {
     ) -> Result<(), ConnectionGone> {
         let trigger = FaultTrigger::on_send(event["type"].as_str().unwrap_or_default());
         let fault = take_due_fault(&mut lock(&self.server.shared.faults), &trigger);
-        if !matches!(fault, Some(FaultAction::Drop)) {
+        // A delayed event is recorded when it is sent.
+        if !matches!(fault, Some(FaultAction::Drop | FaultAction::Delay(_))) {
             self.record_event(WireSender::Server, &event, conversation);
         }
         match fault {

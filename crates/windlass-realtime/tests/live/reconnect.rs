@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass::core::item::Role;
+use windlass::guardrail::{GuardrailVerdict, OutputGuardrail};
 use windlass::prelude::*;
 use windlass::store::MemoryStore;
-use windlass_realtime::testing::{FaultTrigger, LoopbackReply, LoopbackServer, WireFault};
+use windlass_realtime::testing::{
+    FaultTrigger, LoopbackReply, LoopbackServer, WireFault, find_wire_violations,
+};
 use windlass_realtime::{
-    CloseReason, FolderJournal, ItemId, MemoryJournal, RealtimeContentPart, RealtimeError, RealtimeEvent,
-    RealtimeSessionBuilder, ReconnectPolicy,
+    CloseReason, FolderJournal, GuardrailFollowUp, ItemId, MemoryJournal, RealtimeContentPart, RealtimeError,
+    RealtimeEvent, RealtimeItemKind, RealtimeSessionBuilder, ReconnectPolicy,
 };
 
 use crate::support::*;
@@ -149,6 +152,47 @@ async fn strange_events_harm_nobody() {
         "{:?}",
         event_names(&seen)
     );
+}
+
+/// A guardrail checks a response after its end, and the connection may be lost and replaced meanwhile. The calls of the
+/// response are then sent on the new connection before their outputs, under ids that nothing there uses.
+#[tokio::test(start_paused = true)]
+async fn calls_that_a_guardrail_held_back_are_told_on_the_new_connection() {
+    for verdict in [GuardrailVerdict::Pass, GuardrailVerdict::Tripwire] {
+        let runs = Arc::default();
+        let server = loopback_server([
+            LoopbackReply::message("Let me see.").and_call("a", "count", "{}"),
+            LoopbackReply::message("Meanwhile.").and_call("a", "count", "{}"),
+        ])
+        .with_restarting_ids();
+        server.inject_fault(WireFault::drop_connection(FaultTrigger::on_send("response.done")));
+        let guardrail = OutputGuardrail::new("slow", move |_, _| {
+            let verdict = verdict.clone();
+            async move {
+                tokio::time::sleep(Duration::from_secs(8)).await;
+                Ok(verdict)
+            }
+        });
+        let agent = guide_agent().tools(counting_tool("count", &runs)).output_guardrail(guardrail);
+        let realtime = RealtimeSessionBuilder::new(agent, server.client_model())
+            .guardrail_follow_up(GuardrailFollowUp::NoMessage);
+        let (session, mut events) = start_session(realtime).await;
+        session.send_text("First").await.expect("is there");
+        events_until(&mut events, |event| matches!(event, RealtimeEvent::Reconnected { .. })).await;
+        // The provider numbers the items of this response as those of the lost connection.
+        session.send_text("Second").await.expect("is there");
+        events_until(&mut events, |event| matches!(event, RealtimeEvent::TurnStarted { .. })).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(find_wire_violations(&server.wire_log(), false), Vec::<String>::new());
+        let sent = sent_items(&server, 2);
+        let place = |item: &str| sent.iter().position(|known| known.starts_with(item));
+        assert!(place("function_call: count").is_some(), "{sent:?}");
+        assert!(place("function_call: count") < place("function_call_output"), "{sent:?}");
+        let history = session.close().await.history.clone();
+        let calls = history.items().iter().filter(|item| matches!(item.kind, RealtimeItemKind::Call { .. }));
+        assert_eq!(calls.count(), 2, "{history:?}");
+        assert_eq!(history.items().iter().filter(|item| item.text() == "Meanwhile.").count(), 1);
+    }
 }
 
 #[tokio::test(start_paused = true)]
