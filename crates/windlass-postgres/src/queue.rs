@@ -152,7 +152,10 @@ pub(crate) async fn take_work(db: &DbConnection, request: &WorkRequest) -> Resul
     };
     if request.limit > 0 {
         wake_due_runs(db, request.now).await?;
-        let lanes = ready_lanes(db, request).await?;
+        let lanes = match &request.only {
+            Some(run) => named_lane(db, request, run).await?.into_iter().collect(),
+            None => ready_lanes(db, request).await?,
+        };
         let mut shares = load_shares(db, &lanes).await?;
         let chosen = choose_fairly(lanes, &mut shares, request.limit as usize);
         save_shares(db, shares).await?;
@@ -174,11 +177,35 @@ async fn wake_due_runs(db: &DbConnection, now: Timestamp) -> Result<(), PgError>
     db.run(&wake, &[to_time(now).into(), MAX_WOKEN.into()]).await.map(|_| ())
 }
 
+/// Makes ready runs dead letters whose attempts are used up.
+const BURY: &str = "UPDATE @queue SET state = 'dead', reason = coalesce(reason, 'its workers died')
+    WHERE state = 'ready' AND run = ANY($1) AND attempt >= max_attempts";
+
+/// Reads the run that an engine has named, if it is ready and the worker can drive it.
+async fn named_lane(
+    db: &DbConnection,
+    request: &WorkRequest,
+    run: &RunId,
+) -> Result<Option<ReadyLane>, PgError> {
+    db.run(BURY, &[SqlValue::Texts(vec![run.as_str().to_owned()])]).await?;
+    let select = "SELECT q.tenant, q.agent, q.priority FROM @queue q
+        JOIN unnest($2::text[], $3::text[]) o(agent, build) ON o.agent = q.agent
+        WHERE q.run = $1 AND q.state = 'ready'
+        AND NOT EXISTS (SELECT 1 FROM @queue_refusals f WHERE f.run = q.run AND f.build = o.build) LIMIT 1";
+    let values = [
+        run.as_str().into(),
+        SqlValue::Texts(request.offers.iter().map(|offer| offer.agent.as_str().to_owned()).collect()),
+        SqlValue::Texts(request.offers.iter().map(|offer| offer.build.clone()).collect()),
+    ];
+    let Some(row) = db.row(select, &values).await? else { return Ok(None) };
+    let priority = i32::try_from(row.try_get::<_, i64>(2)?).unwrap_or_default();
+    let candidate = LaneCandidate { run: run.as_str().to_owned(), priority };
+    Ok(Some(ReadyLane { tenant: row.try_get(0)?, agent: row.try_get(1)?, candidates: vec![candidate] }))
+}
+
 /// Reads the ready runs that the worker can drive: of each tenant and agent, as many as may be taken. Those whose workers
 /// have died too often become dead letters.
 async fn ready_lanes(db: &DbConnection, request: &WorkRequest) -> Result<Vec<ReadyLane>, PgError> {
-    let bury = "UPDATE @queue SET state = 'dead', reason = coalesce(reason, 'its workers died')
-        WHERE state = 'ready' AND run = ANY($1) AND attempt >= max_attempts";
     // The recursion skips from one pair of tenant and agent to the next in the index of ready runs.
     let select = "WITH RECURSIVE lanes AS (
             (SELECT tenant, agent FROM @queue WHERE state = 'ready' ORDER BY tenant, agent LIMIT 1)
@@ -220,7 +247,7 @@ async fn ready_lanes(db: &DbConnection, request: &WorkRequest) -> Result<Vec<Rea
         if dead.is_empty() {
             return Ok(lanes);
         }
-        db.run(bury, &[SqlValue::Texts(dead)]).await?;
+        db.run(BURY, &[SqlValue::Texts(dead)]).await?;
     }
 }
 
@@ -379,6 +406,18 @@ pub(crate) async fn revive_run(db: &DbConnection, run: &RunId) -> Result<(), PgE
         WHERE run = $1 AND state IN ('dead', 'waiting')"
     );
     db.run(&wake, &[run.as_str().into()]).await.map(|_| ())
+}
+
+/// Lists runs that are ready, and runs whose wake-up time has come.
+pub(crate) async fn list_ready_runs(
+    db: &DbConnection,
+    now: Timestamp,
+    limit: u32,
+) -> Result<Vec<RunId>, PgError> {
+    let select = "(SELECT run FROM @queue WHERE state = 'ready' LIMIT $2)
+        UNION ALL (SELECT run FROM @queue WHERE wake <= $1 ORDER BY wake LIMIT $2) LIMIT $2";
+    let rows = db.rows(select, &[to_time(now).into(), limit.into()]).await?;
+    rows.iter().map(|row| Ok(RunId::from(row.try_get::<_, String>(0)?))).collect()
 }
 
 /// Deletes a run from the queue.

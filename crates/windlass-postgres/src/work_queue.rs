@@ -93,6 +93,13 @@ impl RunQueue for PostgresStore {
         async move { transact!(self.database, TransactionMode::Reading, |db| queue::load_queued_run(db, run)) }.boxed()
     }
 
+    fn list_ready_runs(&self, now: Timestamp, limit: u32) -> StoreFuture<'_, Vec<RunId>> {
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| queue::list_ready_runs(db, now, limit))
+        }
+        .boxed()
+    }
+
     fn list_queued_runs<'a>(
         &'a self,
         after: Option<&'a RunId>,

@@ -246,6 +246,10 @@ impl RunQueue for ServedQueue {
         self.inner.load_queued_run(run)
     }
 
+    fn list_ready_runs(&self, now: Timestamp, limit: u32) -> StoreFuture<'_, Vec<RunId>> {
+        self.inner.list_ready_runs(now, limit)
+    }
+
     fn list_queued_runs<'a>(
         &'a self,
         after: Option<&'a RunId>,

@@ -590,6 +590,7 @@ async fn the_runs_of_a_worker_that_has_died_are_taken_over() {
         held: None,
         offers: registry(agent.clone()).offers(),
         limit: 1,
+        only: None,
     };
     assert_eq!(queue.take_work(&request).await.expect("it is taken").runs.len(), 1);
     let worker = Worker::new(queue.clone(), registry(agent));

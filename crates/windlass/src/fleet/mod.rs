@@ -7,10 +7,12 @@
 //! - [`Worker`]: takes runs, drives each for one segment, and leaves them at any boundary.
 //! - [`AgentRegistry`]: the agents of a worker, by name and build.
 //! - [`RunSchedule`]: submits runs at the times of a calendar.
+//! - [`RunDispatch`]: an engine outside says when a worker drives which run.
 //! - [`check_run`]: says before a deploy if a registry could finish a run.
 
 mod cron;
 mod deploy_check;
+mod dispatch;
 mod fair_share;
 mod provider_watch;
 mod queue;
@@ -19,10 +21,12 @@ mod schedule;
 mod segment;
 mod segment_store;
 mod worker;
+mod worker_peers;
 mod worker_pulse;
 
 pub use cron::{CronError, CronTimes};
 pub use deploy_check::{RunVerdict, check_run};
+pub use dispatch::{DispatchError, NextWake, RunDispatch, SegmentDispatcher, SegmentReport};
 pub use fair_share::{FairShares, LaneCandidate, ReadyLane, ShareKey, choose_fairly};
 pub use queue::{
     AgentOffer, DEFAULT_MAX_ATTEMPTS, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState,

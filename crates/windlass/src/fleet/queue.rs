@@ -144,6 +144,10 @@ pub trait RunQueue: Store {
         limit: u32,
     ) -> StoreFuture<'a, Vec<QueuedRun>>;
 
+    /// Lists at most `limit` runs that a worker could take at this time: those that are ready, and those whose wake-up time
+    /// has come.
+    fn list_ready_runs(&self, now: Timestamp, limit: u32) -> StoreFuture<'_, Vec<RunId>>;
+
     /// Saves a schedule, in place of an earlier one of its name. Its times after `now` count. Saving the same again has no
     /// effect.
     fn save_schedule<'a>(&'a self, schedule: &'a RunSchedule, now: Timestamp) -> StoreFuture<'a, ()>;
@@ -278,6 +282,8 @@ pub struct WorkRequest {
     pub offers: Vec<AgentOffer>,
     /// Maximum number of runs to take.
     pub limit: u32,
+    /// The only run that may be taken, if an engine has named it.
+    pub only: Option<RunId>,
 }
 
 /// The runs that a worker has taken, and the orders for its runs.
@@ -424,4 +430,18 @@ pub enum QueuedState {
     Ended,
     /// The attempts of the run are used up, or it was buried.
     DeadLetter,
+}
+
+impl QueuedState {
+    /// Returns the name of the state: `ready`, `waiting`, `taken`, `parked`, `ended` or `dead_letter`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Waiting { .. } => "waiting",
+            Self::Taken { .. } => "taken",
+            Self::Parked { .. } => "parked",
+            Self::Ended => "ended",
+            Self::DeadLetter => "dead_letter",
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! A worker: it takes runs from a queue and drives them, many at a time, until it is told to stop.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use windlass_core::id::{RunId, Timestamp};
 
+use super::dispatch::{DispatchInbox, RunDispatch, SegmentDispatcher, relay_ready_runs};
 use super::queue::{RunDeparture, RunQueue, TakenRun, TakenWork, WorkRequest, run_owner};
 use super::registry::AgentRegistry;
 use super::schedule::fire_schedules;
@@ -15,11 +17,12 @@ use super::segment::{
     EventWatcher, RunSegment, SegmentControl, SegmentEnd, SegmentLimit, SegmentResult, SegmentSettings,
 };
 use super::segment_store::SegmentStore;
+use super::worker_peers::{OtherWorkers, RegularCheck};
 use super::worker_pulse::WorkerPulse;
 use crate::clock::RunClock;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::event::RunEvent;
-use crate::store::{DEFAULT_LEASE_DURATION, LeaseObserver, LeaseStanding, LeaseWatch};
+use crate::store::{DEFAULT_LEASE_DURATION, LeaseObserver};
 
 /// Default number of runs that a worker drives at a time.
 const DEFAULT_CONCURRENCY: usize = 16;
@@ -137,6 +140,15 @@ pub struct Worker<C = ()> {
     watcher: Option<SegmentWatcher>,
 }
 
+/// The segments that a worker drives under one name.
+#[derive(Default)]
+struct ActiveSegments {
+    tasks: JoinSet<(RunId, SegmentEnd)>,
+    controls: BTreeMap<RunId, Arc<SegmentControl>>,
+    /// Number of the last segment, which is part of the owner of its lease.
+    last_number: u64,
+}
+
 /// A function that is told about the ends of segments.
 type SegmentWatcher = Box<dyn Fn(&RunId, SegmentEnd) + Send + Sync>;
 
@@ -243,6 +255,11 @@ impl<C: Send + Sync + 'static> Worker<C> {
         self
     }
 
+    /// Returns the queue.
+    pub fn queue(&self) -> &Arc<dyn RunQueue> {
+        &self.queue
+    }
+
     /// Returns a handle that stops the worker.
     pub fn stop_handle(&self) -> WorkerStop {
         self.stop.clone()
@@ -255,7 +272,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
     /// Returns the error of the store if the worker cannot be registered. Later errors are logged, and the worker tries
     /// again.
     pub async fn run(self) -> Result<WorkerReport, StoreError> {
-        self.work(IdlePolicy::KeepWaiting).await
+        self.work(IdlePolicy::KeepWaiting, None).await
     }
 
     /// Works until there is nothing to take, or the worker is told to drain. Runs that wait for a person or for a time are
@@ -265,26 +282,59 @@ impl<C: Send + Sync + 'static> Worker<C> {
     ///
     /// Returns the errors of [`Worker::run`].
     pub async fn run_until_idle(self) -> Result<WorkerReport, StoreError> {
-        self.work(IdlePolicy::Stop).await
+        self.work(IdlePolicy::Stop, None).await
     }
 
-    async fn work(self, idle: IdlePolicy) -> Result<WorkerReport, StoreError> {
+    /// Turns the worker into one that an engine dispatches: it takes a run when the engine asks for it, and no other. The
+    /// returned future works until the worker is told to drain; spawn it.
+    ///
+    /// Runs that stay ready for some seconds, because they were submitted or decided without the engine or because it has
+    /// lost them, are woken through `relay`.
+    ///
+    /// # Errors
+    ///
+    /// The future returns the errors of [`Worker::run`].
+    pub fn into_dispatched(
+        self,
+        relay: Arc<dyn RunDispatch>,
+    ) -> (SegmentDispatcher, impl Future<Output = Result<WorkerReport, StoreError>> + Send) {
+        let (dispatcher, inbox) = SegmentDispatcher::channel();
+        let work = async move {
+            let relaying = relay_ready_runs(self.queue.clone(), relay, wall_clock_now);
+            tokio::select! {
+                report = self.work(IdlePolicy::KeepWaiting, Some(inbox)) => report,
+                () = relaying => Ok(WorkerReport::default()),
+            }
+        };
+        (dispatcher, work)
+    }
+
+    async fn work(
+        self,
+        idle: IdlePolicy,
+        mut inbox: Option<DispatchInbox>,
+    ) -> Result<WorkerReport, StoreError> {
         let mut report = WorkerReport::default();
         loop {
             let pulse = WorkerPulse::start(self.queue.clone(), self.settings.lease_duration).await?;
-            if self.work_as(Arc::new(pulse), idle, &mut report).await == WorkEnd::Stopped {
+            let end = self.work_as(Arc::new(pulse), idle, &mut inbox, &mut report).await;
+            if end == WorkEnd::Stopped {
                 return Ok(report);
             }
         }
     }
 
     /// Works under one name.
-    async fn work_as(&self, pulse: Arc<WorkerPulse>, idle: IdlePolicy, report: &mut WorkerReport) -> WorkEnd {
+    async fn work_as(
+        &self,
+        pulse: Arc<WorkerPulse>,
+        idle: IdlePolicy,
+        inbox: &mut Option<DispatchInbox>,
+        report: &mut WorkerReport,
+    ) -> WorkEnd {
         let mut others = OtherWorkers::default();
         let mut calendar = RegularCheck::default();
-        let mut tasks: JoinSet<(RunId, SegmentEnd)> = JoinSet::new();
-        let mut controls: BTreeMap<RunId, Arc<SegmentControl>> = BTreeMap::new();
-        let mut next_number = 0;
+        let mut active = ActiveSegments::default();
         while !self.stop.token.is_cancelled() && !pulse.is_lost() {
             if others.check.is_due(self.settings.lease_duration / 8) {
                 others.retire_abandoned(&*self.queue, pulse.name()).await;
@@ -294,53 +344,51 @@ impl<C: Send + Sync + 'static> Worker<C> {
             {
                 tracing::warn!(worker = %pulse.name(), %error, "the schedules could not be fired");
             }
-            let free = self.concurrency.saturating_sub(controls.len());
-            let held = controls.keys().cloned().collect();
-            let taken = self.take_work(pulse.name(), held, free, wall_clock_now()).await;
+            let free = self.concurrency.saturating_sub(active.controls.len());
+            let limit = if inbox.is_some() { 0 } else { free };
+            let taken = self.take_work(pulse.name(), &active, limit, None).await;
             let is_empty = taken.as_ref().is_ok_and(|work| work.runs.is_empty());
             match taken {
-                Ok(TakenWork { runs, orders }) => {
-                    for taken in runs {
-                        let run = taken.submission.run.clone();
-                        let control = Arc::new(SegmentControl::default());
-                        control.set_orders(orders.iter().filter(|order| order.run == run).cloned().collect());
-                        next_number += 1;
-                        let owner = run_owner(pulse.name(), next_number);
-                        self.spawn_segment(&mut tasks, taken, &pulse, owner, control.clone());
-                        controls.insert(run, control);
-                    }
-                    for (run, control) in &controls {
-                        control
-                            .set_orders(orders.iter().filter(|order| order.run == *run).cloned().collect());
-                    }
-                }
+                Ok(work) => self.begin_segments(&mut active, &pulse, work),
                 Err(error) if error.kind() == StoreErrorKind::Fenced => break,
                 Err(error) => tracing::warn!(worker = %pulse.name(), %error, "no work could be taken"),
             }
-            if is_empty && tasks.is_empty() && idle == IdlePolicy::Stop {
+            if let Some(inbox) = inbox
+                && self.take_dispatched(inbox, &mut active, &pulse).await == WorkEnd::Retired
+            {
+                break;
+            }
+            if is_empty && active.tasks.is_empty() && idle == IdlePolicy::Stop {
                 self.queue.retire_worker(pulse.name(), None).await.ok();
                 return WorkEnd::Stopped;
             }
+            let receive = async {
+                match inbox {
+                    Some(inbox) => inbox.receive().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
                 () = self.stop.token.cancelled() => {}
                 () = pulse.wait_until_lost() => {}
-                Some(ended) = tasks.join_next() => {
-                    self.note_end(ended, &mut controls, report);
-                    while let Some(ended) = tasks.try_join_next() {
-                        self.note_end(ended, &mut controls, report);
+                Some(ended) = active.tasks.join_next() => {
+                    self.note_end(ended, &mut active, report, inbox).await;
+                    while let Some(ended) = active.tasks.try_join_next() {
+                        self.note_end(ended, &mut active, report, inbox).await;
                     }
                 }
-                () = self.queue.wait_for_work(), if free > 0 => {}
+                () = receive => {}
+                () = self.queue.wait_for_work(), if limit > 0 => {}
                 () = tokio::time::sleep(self.poll_interval) => {}
             }
         }
         let is_retired = !self.stop.token.is_cancelled();
-        for control in controls.values() {
+        for control in active.controls.values() {
             control.stop();
         }
-        while let Some(ended) = tasks.join_next().await {
-            self.note_end(ended, &mut controls, report);
+        while let Some(ended) = active.tasks.join_next().await {
+            self.note_end(ended, &mut active, report, inbox).await;
         }
         if let Err(error) = self.queue.retire_worker(pulse.name(), None).await {
             tracing::warn!(worker = %pulse.name(), %error, "the worker could not be retired");
@@ -348,35 +396,89 @@ impl<C: Send + Sync + 'static> Worker<C> {
         if is_retired { WorkEnd::Retired } else { WorkEnd::Stopped }
     }
 
+    /// Takes the runs that the engine has asked for, as long as there is room. Returns `Retired` if the worker was retired.
+    async fn take_dispatched(
+        &self,
+        inbox: &mut DispatchInbox,
+        active: &mut ActiveSegments,
+        pulse: &Arc<WorkerPulse>,
+    ) -> WorkEnd {
+        while active.controls.len() < self.concurrency
+            && let Some(run) = inbox.next_pending()
+        {
+            if !active.controls.contains_key(&run) {
+                match self.take_work(pulse.name(), active, 1, Some(run.clone())).await {
+                    Ok(work) => self.begin_segments(active, pulse, work),
+                    Err(error) if error.kind() == StoreErrorKind::Fenced => return WorkEnd::Retired,
+                    Err(error) => {
+                        inbox.answer_error(&run, &error);
+                        continue;
+                    }
+                }
+            }
+            match active.controls.contains_key(&run) {
+                true => inbox.note_begin(&run),
+                false => {
+                    let offers = self.registry.offers();
+                    inbox.answer_untaken(&run, &*self.queue, &offers, wall_clock_now()).await;
+                }
+            }
+        }
+        WorkEnd::Stopped
+    }
+
+    /// Begins the segments of newly taken runs, and passes all orders on.
+    fn begin_segments(&self, active: &mut ActiveSegments, pulse: &Arc<WorkerPulse>, work: TakenWork) {
+        let TakenWork { runs, orders } = work;
+        let orders_of = |run: &RunId| orders.iter().filter(|order| order.run == *run).cloned().collect();
+        for taken in runs {
+            let run = taken.submission.run.clone();
+            let control = Arc::new(SegmentControl::default());
+            control.set_orders(orders_of(&run));
+            active.last_number += 1;
+            let owner = run_owner(pulse.name(), active.last_number);
+            self.spawn_segment(&mut active.tasks, taken, pulse, owner, control.clone());
+            active.controls.insert(run, control);
+        }
+        for (run, control) in &active.controls {
+            control.set_orders(orders_of(run));
+        }
+    }
+
     async fn take_work(
         &self,
         worker: &str,
-        held: Vec<RunId>,
+        active: &ActiveSegments,
         limit: usize,
-        now: Timestamp,
+        only: Option<RunId>,
     ) -> Result<TakenWork, StoreError> {
         let request = WorkRequest {
             worker: worker.to_owned(),
-            now,
-            held: Some(held),
+            now: wall_clock_now(),
+            held: Some(active.controls.keys().cloned().collect()),
             offers: self.registry.offers(),
             limit: u32::try_from(limit).unwrap_or(u32::MAX),
+            only,
         };
         self.queue.take_work(&request).await
     }
 
-    fn note_end(
+    async fn note_end(
         &self,
         ended: Result<(RunId, SegmentEnd), tokio::task::JoinError>,
-        controls: &mut BTreeMap<RunId, Arc<SegmentControl>>,
+        active: &mut ActiveSegments,
         report: &mut WorkerReport,
+        inbox: &mut Option<DispatchInbox>,
     ) {
         match ended {
             Ok((run, end)) => {
-                controls.remove(&run);
+                active.controls.remove(&run);
                 report.count(end);
                 if let Some(watcher) = &self.watcher {
                     watcher(&run, end);
+                }
+                if let Some(inbox) = inbox {
+                    inbox.answer_end(&run, &*self.queue, &self.registry.offers(), wall_clock_now()).await;
                 }
             }
             Err(error) => tracing::error!(%error, "a segment panicked"),
@@ -440,56 +542,6 @@ async fn leave_run(queue: &dyn RunQueue, departure: &RunDeparture) -> Result<(),
                 tokio::time::sleep(Duration::from_millis(50 << attempt)).await;
             }
             result => return result,
-        }
-    }
-}
-
-/// Something that a worker looks at from time to time.
-#[derive(Default)]
-struct RegularCheck {
-    looked_at: Option<tokio::time::Instant>,
-}
-
-impl RegularCheck {
-    /// Returns true if it is time to look again.
-    fn is_due(&mut self, interval: Duration) -> bool {
-        let now = tokio::time::Instant::now();
-        let is_due = self.looked_at.is_none_or(|last| now.duration_since(last) >= interval);
-        if is_due {
-            self.looked_at = Some(now);
-        }
-        is_due
-    }
-}
-
-/// The other workers, as this one has observed them.
-#[derive(Default)]
-struct OtherWorkers {
-    check: RegularCheck,
-    watches: BTreeMap<String, LeaseWatch>,
-}
-
-impl OtherWorkers {
-    /// Retires the workers whose leases are abandoned, so that their runs are ready again.
-    async fn retire_abandoned(&mut self, queue: &dyn RunQueue, own: &str) {
-        let workers = match queue.list_workers().await {
-            Ok(workers) => workers,
-            Err(error) => {
-                tracing::warn!(%error, "the workers cannot be listed");
-                return;
-            }
-        };
-        self.watches.retain(|name, _| workers.iter().any(|lease| lease.owner == *name));
-        for lease in workers.into_iter().filter(|lease| lease.owner != own) {
-            let watch = self.watches.entry(lease.owner.clone()).or_insert_with(LeaseWatch::new);
-            if let LeaseStanding::Abandoned(seen) = watch.look(lease) {
-                tracing::info!(worker = %seen.owner, "retiring a worker that has died");
-                match queue.retire_worker(&seen.owner, Some(&seen)).await {
-                    Ok(()) => {}
-                    Err(error) if error.kind() == StoreErrorKind::LeaseHeld => {}
-                    Err(error) => tracing::warn!(%error, "a worker could not be retired"),
-                }
-            }
         }
     }
 }

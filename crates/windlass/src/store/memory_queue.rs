@@ -170,7 +170,8 @@ impl MemoryQueue {
             let can_drive = request.offers.iter().any(|offer| {
                 offer.agent == row.submission.agent && !row.declined_by.contains_key(&offer.build)
             });
-            if can_drive {
+            let is_named = request.only.as_ref().is_none_or(|run| *run == row.submission.run);
+            if can_drive && is_named {
                 let lane = (row.submission.tenant.as_str(), row.submission.agent.as_str());
                 lanes.entry(lane).or_default().push(row);
             }
@@ -401,6 +402,16 @@ impl RunQueue for MemoryStore {
             let later = kept.queue.rows.iter().filter(|(run, _)| after.is_none_or(|after| *run > after));
             let open = later.filter(|(_, row)| row.state != QueuedState::Ended);
             Ok(open.take(limit as usize).map(|(_, row)| row.to_queued_run()).collect())
+        })
+    }
+
+    fn list_ready_runs(&self, now: Timestamp, limit: u32) -> StoreFuture<'_, Vec<RunId>> {
+        self.ready_result(|kept| {
+            let is_ready = |row: &QueueRow| {
+                row.state == QueuedState::Ready || row.wake_time().is_some_and(|time| time <= now)
+            };
+            let ready = kept.queue.rows.iter().filter(|(_, row)| is_ready(row)).map(|(run, _)| run.clone());
+            Ok(ready.take(limit as usize).collect())
         })
     }
 

@@ -41,6 +41,7 @@ where
     runs_are_taken_fairly(StoreCheck("runs are taken fairly"), make().await).await;
     only_what_can_be_driven_is_taken(StoreCheck("only what can be driven is taken"), make().await).await;
     a_run_is_taken_once(StoreCheck("a run is taken by one of many workers"), make().await).await;
+    an_engine_names_the_run(StoreCheck("an engine names the run"), make().await).await;
     a_lost_answer_is_repeated(StoreCheck("a lost answer is repeated"), make().await).await;
     a_workers_beat_is_its_runs_beat(StoreCheck("a worker's beat is its runs' beat"), make().await).await;
     a_retired_worker_is_fenced(StoreCheck("a retired worker is fenced off"), make().await).await;
@@ -71,7 +72,7 @@ async fn register<Q: RunQueue>(check: StoreCheck, queue: &Q, worker: &str) {
 fn request(worker: &str, now: u64, limit: u32) -> WorkRequest {
     let offer = AgentOffer { agent: AgentName::from("agent"), build: "b1".to_owned() };
     let (worker, now, offers) = (worker.to_owned(), Timestamp(now), vec![offer]);
-    WorkRequest { worker, now, held: None, offers, limit }
+    WorkRequest { worker, now, held: None, offers, limit, only: None }
 }
 
 async fn take<Q: RunQueue>(check: StoreCheck, queue: &Q, worker: &str, now: u64) -> TakenWork {
@@ -200,6 +201,46 @@ async fn a_run_is_taken_once<Q: RunQueue>(check: StoreCheck, queue: Q) {
     taken.sort();
     let expected: Vec<String> = (0..20).map(|number| format!("run-{number:02}")).collect();
     check.expect_equal("all taken runs", taken, expected);
+}
+
+async fn an_engine_names_the_run<Q: RunQueue>(check: StoreCheck, queue: Q) {
+    register(check, &queue, "w").await;
+    for run in ["one", "two", "three"] {
+        submit(check, &queue, submission(run).max_attempts(1)).await;
+    }
+    submit(check, &queue, submission("later").start_at(Timestamp(5_000))).await;
+    submit(check, &queue, RunSubmission::new("other", "another agent", "go")).await;
+    let named =
+        |run: &str, now: u64| WorkRequest { only: Some(RunId::from(run)), ..request("w", now, 9) };
+    let take_named = async |run: &str, now: u64| {
+        check.expect_ok("taking a named run", queue.take_work(&named(run, now)).await)
+    };
+    let ready = async |now: u64| {
+        let runs = check.expect_ok("listing ready runs", queue.list_ready_runs(Timestamp(now), 9).await);
+        let mut runs: Vec<String> = runs.iter().map(|run| run.as_str().to_owned()).collect();
+        runs.sort();
+        runs
+    };
+    check.expect_equal("the ready runs", ready(2_000).await, ["one", "other", "three", "two"].map(str::to_owned).to_vec());
+    let limited = check.expect_ok("listing", queue.list_ready_runs(Timestamp(9_000), 2).await);
+    check.expect_equal("a bounded list", limited.len(), 2);
+    check.expect_equal("the named run", names(&take_named("two", 2_000).await), vec!["two"]);
+    check.expect_equal("a run that is taken", names(&take_named("two", 2_000).await), vec![]);
+    check.expect_equal("a run whose time has not come", names(&take_named("later", 2_000).await), vec![]);
+    check.expect_equal("a run whose time has come", names(&take_named("later", 5_000).await), vec!["later"]);
+    check.expect_equal("a run of an agent that is not offered", names(&take_named("other", 2_000).await), vec![]);
+    check.expect_equal("a run that was not submitted", names(&take_named("unknown", 2_000).await), vec![]);
+    let declined = NextStep::Decline { build: "b1".to_owned(), reason: "no tool".to_owned() };
+    leave(check, &queue, "w", "two", declined).await;
+    check.expect_equal("a run that the build has declined", names(&take_named("two", 2_000).await), vec![]);
+    check.expect_equal("another run", names(&take_named("one", 2_000).await), vec!["one"]);
+    check.expect_ok("retiring", queue.retire_worker("w", None).await);
+    register(check, &queue, "w2").await;
+    let again = WorkRequest { worker: "w2".to_owned(), ..named("one", 2_000) };
+    let again = check.expect_ok("taking a run whose worker died", queue.take_work(&again).await);
+    check.expect_equal("its attempts are used up", names(&again), vec![]);
+    let dead = Some(QueuedState::DeadLetter);
+    check.expect_equal("its state", state_of(check, &queue, "one").await, dead);
 }
 
 async fn a_lost_answer_is_repeated<Q: RunQueue>(check: StoreCheck, queue: Q) {

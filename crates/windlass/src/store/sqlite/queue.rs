@@ -215,9 +215,10 @@ pub(super) fn submit_run(
 pub(super) fn take_work(db: &Connection, request: &WorkRequest) -> Result<TakenWork, SqliteError> {
     check_worker(db, &request.worker)?;
     wake_due_runs(db, request.now)?;
-    let lanes = match request.limit {
-        0 => Vec::new(),
-        _ => ready_lanes(db, request)?,
+    let lanes = match (request.limit, &request.only) {
+        (0, _) => Vec::new(),
+        (_, Some(run)) => named_lane(db, request, run)?.into_iter().collect(),
+        (_, None) => ready_lanes(db, request)?,
     };
     let mut shares = load_shares(db, &lanes)?;
     let chosen = choose_fairly(lanes, &mut shares, request.limit as usize);
@@ -283,11 +284,34 @@ fn wake_due_runs(db: &Connection, now: Timestamp) -> Result<(), SqliteError> {
     Ok(())
 }
 
+/// Makes a ready run a dead letter if its attempts are used up.
+const BURY: &str = "UPDATE queue SET state = 'dead', reason = coalesce(reason, 'its workers died')
+    WHERE run = ?1 AND state = 'ready' AND attempt >= max_attempts";
+
+/// Reads the run that an engine has named, if it is ready and the worker can drive it.
+fn named_lane(db: &Connection, request: &WorkRequest, run: &RunId) -> Result<Option<ReadyLane>, SqliteError> {
+    db.prepare_cached(BURY)?.execute([run.as_str()])?;
+    let select = "SELECT tenant, agent, priority FROM queue WHERE run = ?1 AND state = 'ready'";
+    let read = |row: &Row<'_>| {
+        let candidate = LaneCandidate { run: run.as_str().to_owned(), priority: row.get(2)? };
+        Ok(ReadyLane { tenant: row.get(0)?, agent: row.get(1)?, candidates: vec![candidate] })
+    };
+    let Some(lane) = db.prepare_cached(select)?.query_row([run.as_str()], read).optional()? else {
+        return Ok(None);
+    };
+    let is_declined = "SELECT 1 FROM queue_refusals WHERE run = ?1 AND build = ?2";
+    let mut is_declined = db.prepare_cached(is_declined)?;
+    for offer in request.offers.iter().filter(|offer| offer.agent.as_str() == lane.agent) {
+        if !is_declined.exists([run.as_str(), &offer.build])? {
+            return Ok(Some(lane));
+        }
+    }
+    Ok(None)
+}
+
 /// Reads the ready runs that the worker can drive: of each tenant and agent, as many as may be taken. Those whose workers
 /// have died too often become dead letters.
 fn ready_lanes(db: &Connection, request: &WorkRequest) -> Result<Vec<ReadyLane>, SqliteError> {
-    let bury = "UPDATE queue SET state = 'dead', reason = coalesce(reason, 'its workers died')
-        WHERE run = ?1 AND attempt >= max_attempts";
     let next_lane = "SELECT tenant, agent FROM queue WHERE state = 'ready' AND (tenant, agent) > (?1, ?2)
         ORDER BY tenant, agent LIMIT 1";
     let first_lane = "SELECT tenant, agent FROM queue WHERE state = 'ready' ORDER BY tenant, agent LIMIT 1";
@@ -308,7 +332,7 @@ fn ready_lanes(db: &Connection, request: &WorkRequest) -> Result<Vec<ReadyLane>,
                 let found = found.collect::<Result<Vec<_>, _>>()?;
                 let mut is_any_dead = false;
                 for candidate in &found {
-                    is_any_dead |= db.prepare_cached(bury)?.execute([&candidate.run])? > 0;
+                    is_any_dead |= db.prepare_cached(BURY)?.execute([&candidate.run])? > 0;
                 }
                 if !is_any_dead {
                     ready.extend(found);
@@ -435,6 +459,29 @@ pub(super) fn revive_run(db: &Connection, run: &RunId) -> Result<(), SqliteError
         WHERE run = ?1 AND state IN ('dead', 'waiting')";
     db.prepare_cached(wake)?.execute(params![run.as_str(), next_position(db)?])?;
     Ok(())
+}
+
+/// Lists runs that are ready, and runs whose wake-up time has come.
+pub(super) fn list_ready_runs(
+    db: &Connection,
+    now: Timestamp,
+    limit: u32,
+) -> Result<Vec<RunId>, SqliteError> {
+    let mut runs = Vec::new();
+    let ready = "SELECT run FROM queue WHERE state = 'ready' LIMIT ?1";
+    let mut ready = db.prepare_cached(ready)?;
+    let mut rows = ready.query([limit])?;
+    while let Some(row) = rows.next()? {
+        runs.push(RunId::from(row.get::<_, String>(0)?));
+    }
+    let due = "SELECT run FROM queue WHERE wake <= ?1 ORDER BY wake LIMIT ?2";
+    let mut due = db.prepare_cached(due)?;
+    let mut rows = due.query(params![to_sql_time(now), limit])?;
+    while let Some(row) = rows.next()? {
+        runs.push(RunId::from(row.get::<_, String>(0)?));
+    }
+    runs.truncate(limit as usize);
+    Ok(runs)
 }
 
 /// Deletes a run from the queue.

@@ -106,6 +106,10 @@ impl RunQueue for SqliteStore {
         self.readers.run_read(RequestSubject::Run(run.clone()), move |db| queue::load_queued_run(db, &run))
     }
 
+    fn list_ready_runs(&self, now: Timestamp, limit: u32) -> StoreFuture<'_, Vec<RunId>> {
+        self.readers.run_read(RequestSubject::Store, move |db| queue::list_ready_runs(db, now, limit))
+    }
+
     fn list_queued_runs<'a>(
         &'a self,
         after: Option<&'a RunId>,

@@ -1,0 +1,198 @@
+//! A worker that an engine dispatches drives the runs that the engine names, and no other.
+
+#![allow(clippy::expect_used)]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+use tokio::sync::Notify;
+use windlass::core::decision::{Decision, DecisionScope};
+use windlass::core::id::{RunId, Timestamp};
+use windlass::fleet::{
+    AgentRegistry, DispatchError, NextWake, QueueOrder, QueuedState, RunDispatch, RunQueue, RunSubmission,
+    SegmentDispatcher, Worker, WorkerReport, WorkerStop,
+};
+use windlass::prelude::*;
+use windlass::store::{MemoryStore, load_paused, post_decision};
+
+/// Longest time that a test waits for a condition.
+const PATIENCE: Duration = Duration::from_secs(3_600);
+
+/// A body that counts its starts, and goes on when it is told to.
+#[derive(Clone, Default)]
+struct GatedBody {
+    started: Arc<AtomicU32>,
+    gate: Arc<Notify>,
+}
+
+impl GatedBody {
+    fn tool(&self) -> Tool {
+        let body = self.clone();
+        let schema = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+        Tool::dynamic("order", "Orders.", schema, move |_: ToolContext, _: Value| {
+            let body = body.clone();
+            async move {
+                body.started.fetch_add(1, Ordering::SeqCst);
+                body.gate.notified().await;
+                Ok::<_, ToolError>("ordered")
+            }
+        })
+    }
+
+    async fn wait_until_started(&self) {
+        let waiting = async {
+            while self.started.load(Ordering::SeqCst) == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.expect("the body starts");
+    }
+}
+
+fn agent(tool: Tool) -> Agent {
+    let call = ScriptedResponse::call("c1", "order", json!({}));
+    Agent::new("desk").model(ScriptedModel::new([call, ScriptedResponse::text("finished")])).tools(tool)
+}
+
+/// An engine that only notes the runs that it is to wake.
+#[derive(Default)]
+struct NotedWakes {
+    runs: Mutex<Vec<RunId>>,
+    noted: Notify,
+}
+
+impl RunDispatch for NotedWakes {
+    fn wake_run<'a>(
+        &'a self,
+        run: &'a RunId,
+        _: Option<Timestamp>,
+    ) -> BoxFuture<'a, Result<(), DispatchError>> {
+        self.runs.lock().expect("a lock").push(run.clone());
+        self.noted.notify_one();
+        std::future::ready(Ok(())).boxed()
+    }
+}
+
+/// A worker in a task of its own.
+struct WorkingDesk {
+    queue: Arc<MemoryStore>,
+    wakes: Arc<NotedWakes>,
+    dispatcher: SegmentDispatcher,
+    stop: WorkerStop,
+    work: tokio::task::JoinHandle<WorkerReport>,
+}
+
+impl WorkingDesk {
+    async fn start(tool: Tool) -> Self {
+        let queue = Arc::new(MemoryStore::default());
+        for run in ["one", "two"] {
+            let submission = RunSubmission::new(run, "desk", "go");
+            queue.submit_run(&submission, Timestamp(0)).await.expect("it is submitted");
+        }
+        let worker = Worker::new(queue.clone(), AgentRegistry::from(agent(tool)));
+        let (stop, wakes) = (worker.stop_handle(), Arc::new(NotedWakes::default()));
+        let (dispatcher, work) = worker.into_dispatched(wakes.clone());
+        let work = tokio::spawn(async { work.await.expect("it works") });
+        Self { queue, wakes, dispatcher, stop, work }
+    }
+
+    async fn drive(&self, run: &str) -> (String, NextWake) {
+        let report = self.dispatcher.drive_segment(&RunId::from(run)).await.expect("it is driven");
+        assert_eq!(report.agent.as_str(), "desk");
+        (report.state, report.wake)
+    }
+
+    async fn state_of(&self, run: &str) -> QueuedState {
+        let queued = self.queue.load_queued_run(&RunId::from(run)).await.expect("it loads");
+        queued.expect("it was submitted").state
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_named_run_is_driven() {
+    let body = GatedBody::default();
+    body.gate.notify_one();
+    let desk = WorkingDesk::start(body.tool()).await;
+    assert_eq!(desk.drive("one").await, ("ended".to_owned(), NextWake::Never));
+    assert_eq!(desk.state_of("two").await, QueuedState::Ready);
+    assert_eq!(desk.drive("one").await, ("ended".to_owned(), NextWake::Never), "a needless wake-up");
+    assert_eq!(body.started.load(Ordering::SeqCst), 1);
+    let unknown = desk.dispatcher.drive_segment(&RunId::from("unknown")).await;
+    assert!(matches!(unknown, Err(DispatchError::NotSubmitted { .. })), "{unknown:?}");
+    desk.stop.drain();
+    assert_eq!(desk.work.await.expect("it stops").ended, 1);
+    let late = desk.dispatcher.drive_segment(&RunId::from("two")).await;
+    assert!(matches!(late, Err(DispatchError::WorkerStopped)), "{late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_request_attaches_to_the_segment() {
+    let body = GatedBody::default();
+    let desk = WorkingDesk::start(body.tool()).await;
+    let run = RunId::from("one");
+    {
+        // The engine drops its request, as one does that has crashed.
+        let dropped = desk.dispatcher.drive_segment(&run);
+        tokio::select! {
+            report = dropped => panic!("the body waits: {report:?}"),
+            () = body.wait_until_started() => {}
+        }
+    }
+    let again = async { desk.drive("one").await };
+    let open = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        body.gate.notify_one();
+    };
+    let (report, ()) = tokio::join!(again, open);
+    assert_eq!(report, ("ended".to_owned(), NextWake::Never));
+    assert_eq!(body.started.load(Ordering::SeqCst), 1);
+    desk.stop.drain();
+    let report = desk.work.await.expect("it stops");
+    assert_eq!((report.ended, report.parked, report.left), (1, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_and_an_order_reach_the_run() {
+    let body = GatedBody::default();
+    let desk = WorkingDesk::start(body.tool().needs_approval()).await;
+    assert_eq!(desk.drive("one").await, ("parked".to_owned(), NextWake::AfterSignal));
+    assert_eq!(desk.drive("one").await, ("parked".to_owned(), NextWake::AfterSignal), "nobody has decided");
+    let run = RunId::from("one");
+    let paused = load_paused(&*desk.queue, &run).await.expect("it opens");
+    let call = paused.pending_calls()[0].path.clone();
+    post_decision(&*desk.queue, &run, call, Decision::Approve, DecisionScope::ThisCall, "ann").await.expect("decides");
+    let cancelled = async {
+        body.wait_until_started().await;
+        desk.queue.post_order(&run, &QueueOrder::Cancel).await.expect("it is ordered");
+        // A body that ends during the drain is not in doubt.
+        body.gate.notify_one();
+    };
+    let (report, ()) = tokio::join!(async { desk.drive("one").await }, cancelled);
+    assert_eq!(report, ("ended".to_owned(), NextWake::Never));
+    desk.stop.drain();
+    desk.work.await.expect("it stops");
+}
+
+#[tokio::test(start_paused = true)]
+async fn forgotten_runs_are_relayed_to_the_engine() {
+    let desk = WorkingDesk::start(GatedBody::default().tool()).await;
+    let waiting = async {
+        while desk.wakes.runs.lock().expect("a lock").len() < 2 {
+            desk.wakes.noted.notified().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.expect("they are woken");
+    let mut woken = desk.wakes.runs.lock().expect("a lock").clone();
+    woken.sort();
+    assert_eq!(woken, [RunId::from("one"), RunId::from("two")]);
+    let of_queue: &dyn RunQueue = &*desk.queue;
+    of_queue.wake_run(&RunId::from("one"), None).await.expect("a queue wakes its runs by itself");
+    let unknown = of_queue.wake_run(&RunId::from("unknown"), None).await;
+    assert!(matches!(unknown, Err(DispatchError::NotSubmitted { .. })), "{unknown:?}");
+    desk.stop.drain();
+    desk.work.await.expect("it stops");
+}

@@ -1,0 +1,192 @@
+//! The virtual object of a run.
+//!
+//! Invariant: the commands of a handler follow from results that Restate has recorded (`ctx.run`), so that a repeated handler
+//! issues the same commands, whatever happened to the run in between.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use restate_sdk::prelude::*;
+use restate_sdk::serde::Json;
+use windlass::core::id::{RunId, Timestamp};
+use windlass::error::{StoreError, StoreErrorKind};
+use windlass::fleet::{DispatchError, NextWake, QueueOrder, RunQueue, RunSubmission, SegmentDispatcher};
+use windlass::store::{DecisionReview, PostDecisionError, post_reviewed_decision};
+
+use crate::request::{DecisionRequest, RunState, delay_until};
+
+/// Name of the virtual object of runs.
+pub const OBJECT_NAME: &str = "WindlassRun";
+
+/// The object of a run. The key is the run's id.
+pub(crate) struct RunObject {
+    pub(crate) queue: Arc<dyn RunQueue>,
+    pub(crate) dispatcher: SegmentDispatcher,
+}
+
+// A handler that waits for a long segment is aborted and repeated after the timeouts, and attaches to its segment again.
+#[restate_sdk::object(
+    name = "WindlassRun",
+    client_visibility = "pub(crate)",
+    inactivity_timeout = "1h",
+    abort_timeout = "1h",
+    journal_retention = "0s",
+    idempotency_retention = "1 day",
+    invocation_retry_policy(
+        initial_interval = "100ms",
+        max_interval = "5s",
+        factor = 2.0,
+        max_attempts = 4000000000,
+        on_max_attempts = "pause"
+    )
+)]
+impl RunObject {
+    /// Drives the run for one segment, and wakes it again when it is due.
+    #[handler]
+    async fn drive(&self, ctx: ObjectContext<'_>) -> HandlerResult<()> {
+        let run = RunId::from(ctx.key().to_owned());
+        let dispatcher = self.dispatcher.clone();
+        let segment = || async move {
+            match dispatcher.drive_segment(&run).await {
+                Ok(report) => Ok(Json((report.wake, now().0))),
+                // A dead wake-up: the run was deleted.
+                Err(DispatchError::NotSubmitted { .. }) => Ok(Json((NextWake::Never, 0))),
+                Err(error) => Err(error.into()),
+            }
+        };
+        let Json((wake, at)) = ctx.run(segment).name("segment").await?;
+        if let Some(delay) = delay_until(wake, at) {
+            wake_again(&ctx, delay);
+        }
+        Ok(())
+    }
+
+    /// Submits the run, and wakes it.
+    #[handler]
+    async fn submit(
+        &self,
+        ctx: SharedObjectContext<'_>,
+        submission: Json<RunSubmission>,
+    ) -> HandlerResult<()> {
+        let Json(submission) = submission;
+        if submission.run.as_str() != ctx.key() {
+            let message = format!("the submission is of run `{}`", submission.run);
+            return Err(TerminalError::new_with_code(400, message).into());
+        }
+        let (queue, start_at) = (self.queue.clone(), submission.start_at);
+        let submit = || async move {
+            queue.submit_run(&submission, now()).await.map_err(refuse_store_error)?;
+            let wake = start_at.map_or(NextWake::Now, |time| NextWake::At { time });
+            Ok(Json((wake, now().0)))
+        };
+        let Json((wake, at)) = ctx.run(submit).name("submit").await?;
+        wake_again(&ctx, delay_until(wake, at).unwrap_or_default());
+        Ok(())
+    }
+
+    /// Posts a decision, and wakes the run.
+    #[handler]
+    async fn decide(
+        &self,
+        ctx: SharedObjectContext<'_>,
+        request: Json<DecisionRequest>,
+    ) -> HandlerResult<()> {
+        let (run, queue) = (RunId::from(ctx.key().to_owned()), self.queue.clone());
+        let Json(request) = request;
+        ctx.run(|| async move { post(&*queue, &run, request).await }).name("decide").await?;
+        wake_again(&ctx, Duration::ZERO);
+        Ok(())
+    }
+
+    /// Orders the cancellation of the run, and wakes it.
+    #[handler]
+    async fn cancel(&self, ctx: SharedObjectContext<'_>) -> HandlerResult<()> {
+        let (run, queue) = (RunId::from(ctx.key().to_owned()), self.queue.clone());
+        let order = || async move {
+            queue.post_order(&run, &QueueOrder::Cancel).await.map_err(refuse_store_error)?;
+            Ok(())
+        };
+        ctx.run(order).name("cancel").await?;
+        wake_again(&ctx, Duration::ZERO);
+        Ok(())
+    }
+
+    /// Makes a dead letter ready again, and wakes the run.
+    #[handler]
+    async fn revive(&self, ctx: SharedObjectContext<'_>) -> HandlerResult<()> {
+        let (run, queue) = (RunId::from(ctx.key().to_owned()), self.queue.clone());
+        let revive = || async move { Ok(queue.revive_run(&run).await.map_err(refuse_store_error)?) };
+        ctx.run(revive).name("revive").await?;
+        wake_again(&ctx, Duration::ZERO);
+        Ok(())
+    }
+
+    /// Returns the state of the run in the queue.
+    #[handler]
+    async fn status(&self, ctx: SharedObjectContext<'_>) -> HandlerResult<Json<RunState>> {
+        let run = RunId::from(ctx.key().to_owned());
+        match self.queue.load_queued_run(&run).await? {
+            Some(queued) => Ok(Json(RunState::from(queued))),
+            None => Err(TerminalError::new_with_code(404, format!("run `{run}` was not submitted")).into()),
+        }
+    }
+}
+
+/// Sends the object of a handler to its next segment.
+fn wake_again<'ctx>(ctx: &(impl ContextClient<'ctx> + ObjectKey), delay: Duration) {
+    let object = ctx.object_client::<RunObjectClient<'_>>(ctx.object_key());
+    match delay.is_zero() {
+        true => object.drive().send(),
+        false => object.drive().send_after(delay),
+    };
+}
+
+/// A context of an object.
+trait ObjectKey {
+    fn object_key(&self) -> String;
+}
+
+impl ObjectKey for ObjectContext<'_> {
+    fn object_key(&self) -> String {
+        self.key().to_owned()
+    }
+}
+
+impl ObjectKey for SharedObjectContext<'_> {
+    fn object_key(&self) -> String {
+        self.key().to_owned()
+    }
+}
+
+async fn post(queue: &dyn RunQueue, run: &RunId, request: DecisionRequest) -> HandlerResult<()> {
+    let DecisionRequest { call, decision, scope, decided_by, displayed, attempt } = request;
+    let review = DecisionReview { decided_by, displayed, attempt };
+    let posted = post_reviewed_decision(queue, run, call, decision.clone(), scope, review.clone()).await;
+    match posted {
+        Ok(()) => Ok(()),
+        // This handler was repeated, and the driver has taken the decision in between.
+        Err(PostDecisionError::AlreadyTaken(taken))
+            if taken.decision == decision && taken.decided_by.as_ref() == Some(&review.decided_by) =>
+        {
+            Ok(())
+        }
+        Err(PostDecisionError::Store(error)) => Err(refuse_store_error(error)),
+        Err(error) => Err(TerminalError::new_with_code(409, error.to_string()).into()),
+    }
+}
+
+/// Returns the error of a handler: final if repeating the operation cannot help.
+fn refuse_store_error(error: StoreError) -> HandlerError {
+    let code = match error.kind() {
+        StoreErrorKind::RunNotFound => 404,
+        StoreErrorKind::AlreadyExists => 409,
+        _ => return error.into(),
+    };
+    TerminalError::new_with_code(code, error.to_string()).into()
+}
+
+/// Returns the time of the wall clock.
+fn now() -> Timestamp {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
+}
