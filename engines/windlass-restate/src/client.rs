@@ -6,10 +6,10 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::json;
 use windlass::core::id::{RunId, Timestamp};
-use windlass::fleet::{DispatchError, RunDispatch, RunSubmission};
+use windlass::fleet::{DecisionRequest, DispatchError, RunDispatch, RunSubmission};
 
 use crate::http::{ServerAddress, escape_segment};
-use crate::request::{DecisionRequest, RunState};
+use crate::request::RunState;
 use crate::run_object::OBJECT_NAME;
 
 /// An error of Restate.

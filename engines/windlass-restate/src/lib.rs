@@ -34,6 +34,6 @@ mod run_object;
 mod service;
 
 pub use client::{RestateClient, RestateError};
-pub use request::{DecisionRequest, RunState};
+pub use request::RunState;
 pub use run_object::OBJECT_NAME;
 pub use service::RestateService;

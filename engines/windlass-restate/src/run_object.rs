@@ -10,10 +10,12 @@ use restate_sdk::prelude::*;
 use restate_sdk::serde::Json;
 use windlass::core::id::{RunId, Timestamp};
 use windlass::error::{StoreError, StoreErrorKind};
-use windlass::fleet::{DispatchError, NextWake, QueueOrder, RunQueue, RunSubmission, SegmentDispatcher};
-use windlass::store::{DecisionReview, PostDecisionError, post_reviewed_decision};
+use windlass::fleet::{
+    DecisionRequest, DispatchError, NextWake, QueueOrder, RunQueue, RunSubmission, SegmentDispatcher,
+};
+use windlass::store::PostDecisionError;
 
-use crate::request::{DecisionRequest, RunState, delay_until};
+use crate::request::{RunState, delay_until};
 
 /// Name of the virtual object of runs.
 pub const OBJECT_NAME: &str = "WindlassRun";
@@ -159,17 +161,8 @@ impl ObjectKey for SharedObjectContext<'_> {
 }
 
 async fn post(queue: &dyn RunQueue, run: &RunId, request: DecisionRequest) -> HandlerResult<()> {
-    let DecisionRequest { call, decision, scope, decided_by, displayed, attempt } = request;
-    let review = DecisionReview { decided_by, displayed, attempt };
-    let posted = post_reviewed_decision(queue, run, call, decision.clone(), scope, review.clone()).await;
-    match posted {
+    match request.post(queue, run).await {
         Ok(()) => Ok(()),
-        // This handler was repeated, and the driver has taken the decision in between.
-        Err(PostDecisionError::AlreadyTaken(taken))
-            if taken.decision == decision && taken.decided_by.as_ref() == Some(&review.decided_by) =>
-        {
-            Ok(())
-        }
         Err(PostDecisionError::Store(error)) => Err(refuse_store_error(error)),
         Err(error) => Err(TerminalError::new_with_code(409, error.to_string()).into()),
     }

@@ -11,6 +11,7 @@
 //! - [`check_run`]: says before a deploy if a registry could finish a run.
 
 mod cron;
+mod decision_request;
 mod deploy_check;
 mod dispatch;
 mod fair_share;
@@ -25,6 +26,7 @@ mod worker_peers;
 mod worker_pulse;
 
 pub use cron::{CronError, CronTimes};
+pub use decision_request::DecisionRequest;
 pub use deploy_check::{RunVerdict, check_run};
 pub use dispatch::{DispatchError, NextWake, RunDispatch, SegmentDispatcher, SegmentReport};
 pub use fair_share::{FairShares, LaneCandidate, ReadyLane, ShareKey, choose_fairly};

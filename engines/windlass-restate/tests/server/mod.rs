@@ -1,0 +1,102 @@
+//! A server of Restate for tests, in a folder of its own on free ports of this machine.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use windlass_engine_desk::{ChildProcess, free_port, say_not_shown, wait_for};
+
+/// A running server, which stops when the value is dropped.
+pub(crate) struct TestServer {
+    program: PathBuf,
+    folder: tempfile::TempDir,
+    pub(crate) ingress: u16,
+    pub(crate) admin: u16,
+    process: Option<ChildProcess>,
+}
+
+impl TestServer {
+    /// Starts a server. Returns `None`, and says so, if Restate is not installed.
+    pub(crate) async fn start() -> Option<Self> {
+        let Some(program) = find_program() else {
+            say_not_shown("runs dispatched by Restate, because WINDLASS_RESTATE names no folder with the server (.ci/run installs it)");
+            return None;
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let (ingress, admin, node) = (free_port(), free_port(), free_port());
+        let settings = format!(
+            "node-name = \"one\"\ncluster-name = \"test\"\nbase-dir = \"{}\"\nbind-ip = \"127.0.0.1\"\nbind-port = {node}\n\
+             advertised-host = \"127.0.0.1\"\nlisten-mode = \"tcp\"\ndisable-telemetry = true\n\
+             default-num-partitions = 1\nrocksdb-total-memory-size = \"256MiB\"\n\
+             [ingress]\nbind-port = {ingress}\n[admin]\nbind-port = {admin}\n",
+            folder.path().join("data").display()
+        );
+        std::fs::write(folder.path().join("restate.toml"), settings).expect("it is written");
+        let mut server = Self { program, folder, ingress, admin, process: None };
+        server.resume().await;
+        Some(server)
+    }
+
+    /// Kills the server, as a crash does.
+    pub(crate) fn kill(&mut self) {
+        self.process.take().expect("it runs").kill();
+    }
+
+    /// Starts the server again, and waits until it answers.
+    pub(crate) async fn resume(&mut self) {
+        let mut command = Command::new(&self.program);
+        command.arg("--no-logo").arg("-c").arg(self.folder.path().join("restate.toml"));
+        command.current_dir(self.folder.path()).env("DO_NOT_TRACK", "1");
+        self.process = Some(ChildProcess::start(&mut command, &self.folder.path().join("log")));
+        wait_for("the server answers", async || {
+            let is_healthy = |port, path| matches!(request(port, "GET", path, None), Some((200, _)));
+            is_healthy(self.admin, "/health") && is_healthy(self.ingress, "/restate/health")
+        })
+        .await;
+    }
+
+    pub(crate) fn ingress_address(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ingress)
+    }
+
+    pub(crate) fn admin_address(&self) -> String {
+        format!("http://127.0.0.1:{}", self.admin)
+    }
+
+    /// Counts the invocations of `drive` that are in a state.
+    pub(crate) fn count_segments(&self, status: &str) -> usize {
+        let query = format!(
+            "select id from sys_invocation where target_handler_name = 'drive' and status = '{status}'"
+        );
+        let body = json!({ "query": query }).to_string();
+        let answer = request(self.admin, "POST", "/query", Some(&body));
+        let rows = answer.filter(|(status, _)| *status == 200);
+        let rows = rows.and_then(|(_, body)| serde_json::from_str::<Value>(&body).ok());
+        rows.and_then(|rows| rows["rows"].as_array().map(Vec::len)).unwrap_or_default()
+    }
+}
+
+/// Sends a request, and returns the status and the body of the answer; `None` if the server does not answer.
+fn request(port: u16, method: &str, path: &str, body: Option<&str>) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let body = body.unwrap_or_default();
+    let text = format!(
+        "{method} {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nAccept: application/json\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(text.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let status = answer.split_whitespace().nth(1)?.parse().ok()?;
+    let (_, body) = answer.split_once("\r\n\r\n")?;
+    Some((status, body.to_owned()))
+}
+
+fn find_program() -> Option<PathBuf> {
+    let modules = std::env::var_os("WINDLASS_RESTATE").map(PathBuf::from)?;
+    let program = modules.join("node_modules/@restatedev/restate-server-linux-x64/bin/restate-server");
+    program.is_file().then_some(program)
+}

@@ -1,0 +1,19 @@
+//! Runs of Windlass, dispatched by [Temporal](https://temporal.io).
+//!
+//! Invariant: the journal and the queue in Windlass's store are the truth. A workflow says when a worker drives a run; it
+//! keeps nothing that the store does not have, so a repeated, needless or lost activity neither repeats nor loses an effect.
+//!
+//! A run is the workflow [`RunWorkflow`] with the run's id as its id. Each segment is one activity with a heartbeat, which
+//! the worker of the process drives; an activity that is repeated in that process attaches to the segment. A workflow whose
+//! run waits continues as new, so that neither its history nor its code grows old while a person thinks.
+//!
+//! Decisions are updates, orders are signals, and the search attributes `WindlassAgent` and `WindlassStatus` find runs.
+
+mod activities;
+mod client;
+mod run_workflow;
+mod service;
+
+pub use client::{TemporalDispatch, TemporalError};
+pub use run_workflow::{AGENT_ATTRIBUTE, RunWorkflow, STATUS_ATTRIBUTE, WorkflowInput};
+pub use service::TemporalService;
