@@ -5,19 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::{Notify, watch};
-use windlass::BoxFuture;
 use windlass::core::{
     id::{AgentName, RunId, Timestamp},
     journal::JournalLine,
 };
-use windlass::fleet::{
-    QueueOrder, QueuedRun, RunDeparture, RunQueue, RunSchedule, RunSubmission, StoredSchedule, SubmitResult,
-    TakenWork, WorkRequest,
-};
+use windlass::fleet::{QueueOrder, QueueWrapper, RunDeparture, RunQueue, RunSubmission, SubmitResult};
 use windlass::session::SessionStore;
 use windlass::store::{
-    DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, RunStatus, Store, StoreFuture,
-    StoreWrapper, StoredLease,
+    DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, RunStatus, Store, StoreFuture, StoreWrapper,
 };
 
 use crate::lock_unpoisoned;
@@ -197,37 +192,17 @@ impl StoreWrapper for ServedQueue {
     }
 }
 
-impl RunQueue for ServedQueue {
+impl QueueWrapper for ServedQueue {
+    fn inner_queue(&self) -> &dyn RunQueue {
+        &*self.inner
+    }
+
     fn submit_run<'a>(
         &'a self,
         submission: &'a RunSubmission,
         now: Timestamp,
     ) -> StoreFuture<'a, SubmitResult> {
         self.announced(&submission.run, self.inner.submit_run(submission, now))
-    }
-
-    fn register_worker<'a>(&'a self, claim: LeaseClaim<'a>) -> StoreFuture<'a, ()> {
-        self.inner.register_worker(claim)
-    }
-
-    fn renew_worker<'a>(&'a self, worker: &'a str, now: Timestamp) -> StoreFuture<'a, ()> {
-        self.inner.renew_worker(worker, now)
-    }
-
-    fn retire_worker<'a>(
-        &'a self,
-        worker: &'a str,
-        abandoned: Option<&'a StoredLease>,
-    ) -> StoreFuture<'a, ()> {
-        self.inner.retire_worker(worker, abandoned)
-    }
-
-    fn list_workers(&self) -> StoreFuture<'_, Vec<StoredLease>> {
-        self.inner.list_workers()
-    }
-
-    fn take_work<'a>(&'a self, request: &'a WorkRequest) -> StoreFuture<'a, TakenWork> {
-        self.inner.take_work(request)
     }
 
     fn leave_run<'a>(&'a self, departure: &'a RunDeparture) -> StoreFuture<'a, ()> {
@@ -240,46 +215,5 @@ impl RunQueue for ServedQueue {
 
     fn revive_run<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, ()> {
         self.announced(run, self.inner.revive_run(run))
-    }
-
-    fn load_queued_run<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<QueuedRun>> {
-        self.inner.load_queued_run(run)
-    }
-
-    fn list_ready_runs(&self, now: Timestamp, limit: u32) -> StoreFuture<'_, Vec<RunId>> {
-        self.inner.list_ready_runs(now, limit)
-    }
-
-    fn list_queued_runs<'a>(
-        &'a self,
-        after: Option<&'a RunId>,
-        limit: u32,
-    ) -> StoreFuture<'a, Vec<QueuedRun>> {
-        self.inner.list_queued_runs(after, limit)
-    }
-
-    fn save_schedule<'a>(&'a self, schedule: &'a RunSchedule, now: Timestamp) -> StoreFuture<'a, ()> {
-        self.inner.save_schedule(schedule, now)
-    }
-
-    fn remove_schedule<'a>(&'a self, name: &'a str) -> StoreFuture<'a, bool> {
-        self.inner.remove_schedule(name)
-    }
-
-    fn list_schedules(&self) -> StoreFuture<'_, Vec<StoredSchedule>> {
-        self.inner.list_schedules()
-    }
-
-    fn advance_schedule<'a>(
-        &'a self,
-        name: &'a str,
-        from: Timestamp,
-        until: Timestamp,
-    ) -> StoreFuture<'a, ()> {
-        self.inner.advance_schedule(name, from, until)
-    }
-
-    fn wait_for_work(&self) -> BoxFuture<'_, ()> {
-        self.inner.wait_for_work()
     }
 }

@@ -164,7 +164,9 @@ async fn a_decision_and_an_order_reach_the_run() {
     let run = RunId::from("one");
     let paused = load_paused(&*desk.queue, &run).await.expect("it opens");
     let call = paused.pending_calls()[0].path.clone();
-    post_decision(&*desk.queue, &run, call, Decision::Approve, DecisionScope::ThisCall, "ann").await.expect("decides");
+    post_decision(&*desk.queue, &run, call, Decision::Approve, DecisionScope::ThisCall, "ann")
+        .await
+        .expect("decides");
     let cancelled = async {
         body.wait_until_started().await;
         desk.queue.post_order(&run, &QueueOrder::Cancel).await.expect("it is ordered");

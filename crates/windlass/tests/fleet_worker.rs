@@ -13,9 +13,9 @@ use windlass::core::decision::{Decision, DecisionScope, HoldReason};
 use windlass::core::id::{RunId, Timestamp};
 use windlass::core::item::Item;
 use windlass::core::journal::{JournalEntry, JournalLine};
-use windlass::error::StoreErrorKind;
+use windlass::error::{StoreError, StoreErrorKind};
 use windlass::fleet::{
-    AgentRegistry, DeployedAgent, QueueOrder, QueuedState, RetryBackoff, RunQueue, RunSchedule,
+    AgentRegistry, DeployedAgent, QueueOrder, QueueWrapper, QueuedState, RetryBackoff, RunQueue, RunSchedule,
     RunSubmission, RunVerdict, SegmentLimit, Worker, WorkerReport, check_run,
 };
 use windlass::model::{
@@ -23,7 +23,8 @@ use windlass::model::{
 };
 use windlass::prelude::*;
 use windlass::store::{
-    Durability, LeaseClaim, MemoryStore, RunQuery, RunStatus, Store, load_paused, post_decision,
+    Durability, LeaseClaim, MemoryStore, RunQuery, RunStatus, Store, StoreFuture, StoreWrapper, load_paused,
+    post_decision,
 };
 
 /// Longest time that a test waits for a condition.
@@ -662,4 +663,124 @@ async fn a_submitted_run_uses_its_session() {
     assert_eq!(report.ended, 2);
     let last = model.requests().pop().expect("a request");
     assert_eq!(last, ["user: first", "assistant: finished", "user: second"]);
+}
+
+/// A function of the application that panics costs its run an attempt, and no slot of the worker.
+#[tokio::test]
+async fn a_panic_in_a_segment_is_an_attempt_that_failed() {
+    let queue = Arc::new(MemoryStore::default());
+    let panics = Arc::new(AtomicU32::new(2));
+    let left = panics.clone();
+    let deployed =
+        DeployedAgent::new(Agent::new("desk").model(TurnModel::default())).configure_runs(move |run| {
+            let take = |left: u32| left.checked_sub(1);
+            assert!(left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err(), "no configuration");
+            run
+        });
+    for run in ["one", "two", "three"] {
+        submit(&*queue, run).await;
+    }
+    let backoff = RetryBackoff { base_delay: Duration::from_millis(5), max_delay: Duration::from_millis(5) };
+    let worker = Worker::new(queue.clone(), AgentRegistry::new().deploy(deployed));
+    let worker = worker.concurrency(1).retry_backoff(backoff).poll_interval(Duration::from_millis(5));
+    let stop = worker.stop_handle();
+    let working = tokio::spawn(worker.run());
+    for run in ["one", "two", "three"] {
+        wait_for_state(&*queue, run, |state| *state == QueuedState::Ended).await;
+        assert_eq!(status_of(&*queue, run).await, RunStatus::Finished);
+    }
+    stop.drain();
+    let report = working.await.expect("it ends").expect("it works");
+    assert_eq!((report.failed, report.ended), (2, 3));
+}
+
+/// A provider that asks for a delay that no driver waits for: the run waits in the queue, and has not failed.
+#[tokio::test]
+async fn a_provider_that_asks_for_a_long_delay_gets_it() {
+    let queue = Arc::new(MemoryStore::default());
+    let model = ScriptedModel::from_fn(|_| {
+        let busy = ModelError::new("too many requests").with_kind(ModelErrorKind::RateLimited);
+        ScriptedResponse::error(busy.with_retry_advice(RetryAdvice::After(Duration::from_secs(3_600))))
+    });
+    submit(&*queue, "run").await;
+    let begun = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    let worker = Worker::new(queue.clone(), registry(Agent::new("desk").model(model.clone())));
+    let report = worker.run_until_idle().await.expect("it works");
+    assert_eq!((report.failed, report.ended), (1, 0));
+    assert_eq!(model.requests().len(), 1, "it is not asked before the delay is over");
+    assert_eq!(status_of(&*queue, "run").await, RunStatus::Running);
+    let queued = queue.load_queued_run(&"run".into()).await.expect("it loads").expect("it is queued");
+    let QueuedState::Waiting { until } = queued.state else { panic!("{queued:?}") };
+    assert!(until.0 >= u64::try_from(begun.as_millis()).expect("a time") + 3_600_000, "{until:?}");
+}
+
+/// Input for a run that starts later does not start it, and a cancellation ends it.
+#[tokio::test]
+async fn an_order_does_not_start_a_run_before_its_time() {
+    let queue = Arc::new(MemoryStore::default());
+    let agent = Agent::new("desk").model(TurnModel::default());
+    let start_at = Timestamp(u64::MAX / 2);
+    let submission = RunSubmission::new("run", "desk", "go").start_at(start_at);
+    queue.submit_run(&submission, Timestamp(0)).await.expect("it is submitted");
+    let input = QueueOrder::AddInput { items: vec![Arc::new(Item::user("and more"))] };
+    queue.post_order(&"run".into(), &input).await.expect("it is posted");
+    let report = work_until_idle(&queue, agent.clone()).await;
+    assert_eq!((report.left, report.ended), (1, 0));
+    wait_for_state(&*queue, "run", |state| *state == QueuedState::Waiting { until: start_at }).await;
+    assert!(queue.list_runs(&RunQuery::default()).await.expect("they are listed").is_empty());
+    queue.post_order(&"run".into(), &QueueOrder::Cancel).await.expect("it is posted");
+    work_until_idle(&queue, agent).await;
+    wait_for_state(&*queue, "run", |state| *state == QueuedState::Ended).await;
+}
+
+/// A queue whose store is away for a while.
+struct FlakyQueue {
+    inner: MemoryStore,
+    is_away: AtomicBool,
+}
+
+impl StoreWrapper for FlakyQueue {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+}
+
+impl QueueWrapper for FlakyQueue {
+    fn inner_queue(&self) -> &dyn RunQueue {
+        &self.inner
+    }
+
+    fn register_worker<'a>(&'a self, claim: LeaseClaim<'a>) -> StoreFuture<'a, ()> {
+        match self.is_away.load(Ordering::SeqCst) {
+            true => Box::pin(async { Err(StoreError::new("the database is away")) }),
+            false => self.inner.register_worker(claim),
+        }
+    }
+}
+
+/// A worker that lost its lease registers again as soon as the store takes it; only its first registration may fail.
+#[tokio::test(start_paused = true)]
+async fn a_worker_survives_a_store_that_is_away() {
+    let queue = Arc::new(FlakyQueue { inner: MemoryStore::default(), is_away: AtomicBool::new(true) });
+    let agent = || Agent::new("desk").model(TurnModel::default());
+    let refused = Worker::new(queue.clone(), registry(agent())).run().await;
+    assert!(refused.is_err(), "a worker that was never registered says so");
+    queue.is_away.store(false, Ordering::SeqCst);
+    let worker = Worker::new(queue.clone(), registry(agent()));
+    let stop = worker.stop_handle();
+    let working = tokio::spawn(worker.run());
+    let workers = async || queue.inner.list_workers().await.expect("they are listed");
+    while workers().await.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    queue.is_away.store(true, Ordering::SeqCst);
+    let name = workers().await.remove(0).owner;
+    queue.inner.retire_worker(&name, None).await.expect("it is retired");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(!working.is_finished() && workers().await.is_empty());
+    submit(&*queue, "run").await;
+    queue.is_away.store(false, Ordering::SeqCst);
+    wait_for_state(&*queue, "run", |state| *state == QueuedState::Ended).await;
+    stop.drain();
+    working.await.expect("it ends").expect("it works");
 }

@@ -17,6 +17,7 @@ mod dispatch;
 mod fair_share;
 mod provider_watch;
 mod queue;
+mod queue_wrapper;
 mod registry;
 mod schedule;
 mod segment;
@@ -34,6 +35,7 @@ pub use queue::{
     AgentOffer, DEFAULT_MAX_ATTEMPTS, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState,
     RunDeparture, RunQueue, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest, worker_of_owner,
 };
+pub use queue_wrapper::QueueWrapper;
 pub use registry::{AgentRegistry, DeployedAgent};
 pub use schedule::{MissedTimes, RunSchedule, StoredSchedule, fire_schedules};
 pub use segment::{SegmentEnd, SegmentLimit};

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -10,18 +11,30 @@ use tokio::sync::Notify;
 use crate::lock_unpoisoned;
 use crate::model::{DeltaSink, ModelError, ModelLayer, ModelRequest, ModelResponse, NextModel, RetryAdvice};
 
-/// Middleware that counts the failures of a run's model in a row. After the last attempt it reports that the provider is
-/// away, and the worker leaves the run while the driver waits for its next attempt.
+/// Longest delay for which the driver waits itself. A provider that asks for a longer one is away.
+const MAX_DELAY_IN_SEGMENT: Duration = Duration::from_secs(10);
+
+/// Middleware that counts the failures of a run's model in a row. After the last attempt, or
+/// when the provider asks for a long delay, it reports that the provider is away, and the worker leaves the run while the driver waits for its next attempt.
 #[derive(Clone, Debug)]
 pub(super) struct ProviderWatch {
     state: Arc<WatchState>,
+}
+
+/// A provider that is away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ProviderAbsence {
+    /// The last error of the provider.
+    pub(super) reason: String,
+    /// Delay that the provider asked for; zero if it named none.
+    pub(super) asked_delay: Duration,
 }
 
 #[derive(Debug)]
 struct WatchState {
     failures: AtomicU32,
     max_failures: u32,
-    away: Mutex<Option<String>>,
+    away: Mutex<Option<ProviderAbsence>>,
     reported: Notify,
 }
 
@@ -42,18 +55,21 @@ impl ProviderWatch {
         self.state.reported.notified().await;
     }
 
-    /// Returns the last error of the provider, if it is away.
-    pub(super) fn away_reason(&self) -> Option<String> {
+    /// Returns the absence of the provider, if it is away.
+    pub(super) fn absence(&self) -> Option<ProviderAbsence> {
         lock_unpoisoned(&self.state.away).clone()
     }
 
     fn note_failure(&self, error: &ModelError) {
-        if error.retry_advice() == RetryAdvice::Never {
-            return;
-        }
+        let asked_delay = match error.retry_advice() {
+            RetryAdvice::Never => return,
+            RetryAdvice::Safe => Duration::ZERO,
+            RetryAdvice::After(delay) => delay,
+        };
         let failures = self.state.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        if failures >= self.state.max_failures {
-            *lock_unpoisoned(&self.state.away) = Some(format!("the model's provider is away: {error}"));
+        if failures >= self.state.max_failures || asked_delay > MAX_DELAY_IN_SEGMENT {
+            let reason = format!("the model's provider is away: {error}");
+            *lock_unpoisoned(&self.state.away) = Some(ProviderAbsence { reason, asked_delay });
             self.state.reported.notify_one();
         }
     }

@@ -1,6 +1,7 @@
 //! One segment of a run: a worker drives it until it is parked, a limit is reached, or it is ordered to leave.
 
 use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,13 +13,14 @@ use windlass_core::{
 };
 
 use super::deploy_check::load_start;
-use super::provider_watch::ProviderWatch;
+use super::provider_watch::{ProviderAbsence, ProviderWatch};
 use super::queue::{NextStep, PostedOrder, QueueOrder, RunQueue, TakenRun};
 use super::registry::DeployedAgent;
 use super::segment_store::{LeaseRecord, SegmentStore};
 use super::worker::RetryBackoff;
 use crate::error::{RunError, StoreError, StoreErrorKind};
 use crate::event::RunEvent;
+use crate::guardrail::panic_message;
 use crate::lock_unpoisoned;
 use crate::run::{CancelHandle, ModelRetryPolicy, OnStreamDrop, RunBuilder, RunResult};
 use crate::session::Session;
@@ -26,6 +28,8 @@ use crate::store::{LeaseObserver, OpenRunError, Store, load_paused};
 
 /// Time until a run is tried again that another driver has, or whose session is busy.
 const BUSY_DELAY: Duration = Duration::from_secs(1);
+/// Longest time that a run waits because its provider asked for it.
+const MAX_PROVIDER_DELAY: Duration = Duration::from_secs(24 * 3600);
 
 /// The limit of a segment. Whatever it is, finished calls are kept, no call is started after it, and running bodies get
 /// the run's drain timeout.
@@ -153,8 +157,34 @@ pub(super) struct RunSegment<C> {
 }
 
 impl<C: Send + Sync + 'static> RunSegment<C> {
-    /// Drives the run. `now` returns the worker's time.
-    pub(super) async fn drive(self, now: impl Fn() -> Timestamp) -> SegmentResult {
+    /// Drives the run, and tries it again later if a function of the application panics, such as the one that makes its
+    /// context. `now` returns the worker's time.
+    pub(super) async fn drive_caught(self, now: impl Fn() -> Timestamp) -> SegmentResult {
+        let (backoff, store) = (self.settings.backoff, self.store.clone());
+        let (run, attempt) = (self.run_id().clone(), self.taken.attempt);
+        let driven = AssertUnwindSafe(self.drive(&now)).catch_unwind().await;
+        driven.unwrap_or_else(|panic| {
+            let reason = format!("a function of the application panicked: {}", panic_message(&*panic));
+            tracing::error!(%run, %reason, "a segment failed");
+            let at = add_delay(now(), backoff.delay(&run, attempt));
+            SegmentResult {
+                next: NextStep::Retry { at, reason },
+                end: SegmentEnd::Failed,
+                lease: store.lease_record(),
+                orders_done: 0,
+            }
+        })
+    }
+
+    async fn drive(self, now: impl Fn() -> Timestamp) -> SegmentResult {
+        if let Some(start_at) = self.taken.submission.start_at.filter(|time| *time > now())
+            && self.is_before_start().await
+        {
+            // An order woke the run before its time. The first segment after that carries the order out.
+            let next = NextStep::Wait { until: start_at };
+            let lease = self.store.lease_record();
+            return SegmentResult { next, end: SegmentEnd::Left, lease, orders_done: 0 };
+        }
         let watch = ProviderWatch::new(self.settings.provider_attempts);
         let mut done = BTreeSet::new();
         let driven = match self.prepare(&mut done).await {
@@ -167,8 +197,15 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
         };
         let orders_done = last_of_done(&self.control.orders(), &done);
         let lease = self.store.lease_record();
-        let (next, end) = self.next_step(driven, watch.away_reason(), orders_done, now());
+        let (next, end) = self.next_step(driven, watch.absence(), orders_done, now());
         SegmentResult { next, end, lease, orders_done }
+    }
+
+    /// Returns true if the run has not started and nobody has cancelled it.
+    async fn is_before_start(&self) -> bool {
+        let is_cancelled = self.control.orders().iter().any(|posted| posted.order == QueueOrder::Cancel);
+        let lease = self.queue.load_lease(self.run_id()).await;
+        !is_cancelled && lease.is_err_and(|error| error.kind() == StoreErrorKind::RunNotFound)
     }
 
     fn run_id(&self) -> &RunId {
@@ -217,7 +254,11 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
         }
         let builder = configure(builder, submission);
         // The driver tries as long as the worker lets it: a provider that is away does not end the run.
-        let retry = ModelRetryPolicy { max_attempts: u32::MAX, ..ModelRetryPolicy::default() };
+        let retry = ModelRetryPolicy {
+            max_attempts: u32::MAX,
+            max_delay: MAX_PROVIDER_DELAY,
+            ..ModelRetryPolicy::default()
+        };
         Ok(builder.lease_duration(*lease_duration).lease_observer(observer).model_retry(retry))
     }
 
@@ -328,17 +369,16 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
     fn next_step(
         &self,
         driven: Result<RunResult, RunError>,
-        away: Option<String>,
+        away: Option<ProviderAbsence>,
         orders_done: u64,
         now: Timestamp,
     ) -> (NextStep, SegmentEnd) {
-        let later = |delay: Duration| {
-            Timestamp(now.0.saturating_add(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)))
-        };
-        let retry = |reason: String| {
-            let delay = self.settings.backoff.delay(self.run_id(), self.taken.attempt);
+        let later = |delay: Duration| add_delay(now, delay);
+        let retry_after = |reason: String, least: Duration| {
+            let delay = self.settings.backoff.delay(self.run_id(), self.taken.attempt).max(least);
             (NextStep::Retry { at: later(delay), reason }, SegmentEnd::Failed)
         };
+        let retry = |reason: String| retry_after(reason, Duration::ZERO);
         let decline = |reason: String| {
             let build = self.deployed.build.to_string();
             (NextStep::Decline { build, reason }, SegmentEnd::Declined)
@@ -359,7 +399,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
                 (NextStep::Park { wake_at }, SegmentEnd::Parked)
             }
             Ok(RunResult::Detached(_)) => match away {
-                Some(reason) => retry(reason),
+                Some(absence) => retry_after(absence.reason, absence.asked_delay.min(MAX_PROVIDER_DELAY)),
                 None => (NextStep::Ready, SegmentEnd::Left),
             },
             Err(RunError::Store(error) | RunError::Session(error)) => match error.kind() {
@@ -389,6 +429,10 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
 fn last_of_done(orders: &[PostedOrder], done: &BTreeSet<u64>) -> u64 {
     let carried_out = orders.iter().map(|posted| posted.number).take_while(|number| done.contains(number));
     carried_out.last().unwrap_or(0)
+}
+
+fn add_delay(time: Timestamp, delay: Duration) -> Timestamp {
+    Timestamp(time.0.saturating_add(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)))
 }
 
 fn bury(reason: String) -> (NextStep, SegmentEnd) {

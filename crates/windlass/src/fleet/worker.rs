@@ -34,6 +34,8 @@ const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 const DEFAULT_PROVIDER_ATTEMPTS: u32 = 3;
 /// Time between two looks at the schedules.
 const SCHEDULE_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of times that the delay between two attempts to register a worker again doubles.
+const MAX_REGISTRATION_DOUBLINGS: u32 = 6;
 /// Number of attempts to end a segment while the store fails.
 const MAX_LEAVE_ATTEMPTS: u32 = 5;
 
@@ -315,11 +317,32 @@ impl<C: Send + Sync + 'static> Worker<C> {
         mut inbox: Option<DispatchInbox>,
     ) -> Result<WorkerReport, StoreError> {
         let mut report = WorkerReport::default();
+        let mut pulse = WorkerPulse::start(self.queue.clone(), self.settings.lease_duration).await?;
         loop {
-            let pulse = WorkerPulse::start(self.queue.clone(), self.settings.lease_duration).await?;
             let end = self.work_as(Arc::new(pulse), idle, &mut inbox, &mut report).await;
             if end == WorkEnd::Stopped {
                 return Ok(report);
+            }
+            match self.register_again().await {
+                Some(registered) => pulse = registered,
+                None => return Ok(report),
+            }
+        }
+    }
+
+    /// Registers the worker under a new name after its lease was lost, as soon as the store takes it. Returns `None` if the
+    /// worker is told to drain first.
+    async fn register_again(&self) -> Option<WorkerPulse> {
+        let mut attempt = 0;
+        loop {
+            match WorkerPulse::start(self.queue.clone(), self.settings.lease_duration).await {
+                Ok(pulse) => return Some(pulse),
+                Err(error) => tracing::warn!(%error, "the worker could not be registered again yet"),
+            }
+            attempt = (attempt + 1).min(MAX_REGISTRATION_DOUBLINGS);
+            tokio::select! {
+                () = self.stop.token.cancelled() => return None,
+                () = tokio::time::sleep(self.poll_interval * (1 << attempt)) => {}
             }
         }
     }
@@ -501,7 +524,8 @@ impl<C: Send + Sync + 'static> Worker<C> {
         tasks.spawn(async move {
             let (run, signals_seen) = (taken.submission.run.clone(), taken.signals);
             let segment = RunSegment { queue: queue.clone(), store, deployed, taken, settings, control };
-            let SegmentResult { next, end, lease, orders_done } = segment.drive(wall_clock_now).await;
+            let result = segment.drive_caught(wall_clock_now).await;
+            let SegmentResult { next, end, lease, orders_done } = result;
             let departure = RunDeparture {
                 worker: pulse.name().to_owned(),
                 run: run.clone(),

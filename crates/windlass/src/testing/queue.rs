@@ -210,8 +210,7 @@ async fn an_engine_names_the_run<Q: RunQueue>(check: StoreCheck, queue: Q) {
     }
     submit(check, &queue, submission("later").start_at(Timestamp(5_000))).await;
     submit(check, &queue, RunSubmission::new("other", "another agent", "go")).await;
-    let named =
-        |run: &str, now: u64| WorkRequest { only: Some(RunId::from(run)), ..request("w", now, 9) };
+    let named = |run: &str, now: u64| WorkRequest { only: Some(RunId::from(run)), ..request("w", now, 9) };
     let take_named = async |run: &str, now: u64| {
         check.expect_ok("taking a named run", queue.take_work(&named(run, now)).await)
     };
@@ -221,14 +220,22 @@ async fn an_engine_names_the_run<Q: RunQueue>(check: StoreCheck, queue: Q) {
         runs.sort();
         runs
     };
-    check.expect_equal("the ready runs", ready(2_000).await, ["one", "other", "three", "two"].map(str::to_owned).to_vec());
+    check.expect_equal(
+        "the ready runs",
+        ready(2_000).await,
+        ["one", "other", "three", "two"].map(str::to_owned).to_vec(),
+    );
     let limited = check.expect_ok("listing", queue.list_ready_runs(Timestamp(9_000), 2).await);
     check.expect_equal("a bounded list", limited.len(), 2);
     check.expect_equal("the named run", names(&take_named("two", 2_000).await), vec!["two"]);
     check.expect_equal("a run that is taken", names(&take_named("two", 2_000).await), vec![]);
     check.expect_equal("a run whose time has not come", names(&take_named("later", 2_000).await), vec![]);
     check.expect_equal("a run whose time has come", names(&take_named("later", 5_000).await), vec!["later"]);
-    check.expect_equal("a run of an agent that is not offered", names(&take_named("other", 2_000).await), vec![]);
+    check.expect_equal(
+        "a run of an agent that is not offered",
+        names(&take_named("other", 2_000).await),
+        vec![],
+    );
     check.expect_equal("a run that was not submitted", names(&take_named("unknown", 2_000).await), vec![]);
     let declined = NextStep::Decline { build: "b1".to_owned(), reason: "no tool".to_owned() };
     leave(check, &queue, "w", "two", declined).await;
