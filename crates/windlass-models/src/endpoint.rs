@@ -436,6 +436,7 @@ impl ProviderEndpoint {
             limit.observe_rejection(&head.headers);
         }
         let advice = retry::retry_advice(kind, &head.headers, FailureStage::Refused, replay);
+        let advice = retry::delay_retry(advice, reported.retry_delay);
         let hint = match head.status {
             300..=399 => {
                 let place = head.headers.get(LOCATION).and_then(|place| place.to_str().ok());
@@ -472,7 +473,7 @@ impl ProviderEndpoint {
         model: &str,
         replay: ReplaySafety,
     ) -> ModelError {
-        let mut partial = None;
+        let (mut partial, mut retry_delay) = (None, None);
         let (kind, text, usage) = match error {
             ResponseError::Transport(error) => return self.transport_error(&error, head, replay),
             ResponseError::InvalidResponse(why) => {
@@ -481,6 +482,7 @@ impl ProviderEndpoint {
             }
             ResponseError::ReportedByProvider(reported) => {
                 let kind = reported.error_kind(None);
+                retry_delay = reported.retry_delay;
                 (
                     kind,
                     format!("{} failed{}", self.provider, self.describe_failure(&reported, kind, model)),
@@ -511,7 +513,7 @@ impl ProviderEndpoint {
         };
         let advice = retry::retry_advice(kind, &HeaderMap::new(), FailureStage::Sent, replay);
         self.build_error(kind, text, head)
-            .with_retry_advice(advice)
+            .with_retry_advice(retry::delay_retry(advice, retry_delay))
             .with_usage(usage)
             .with_partial_response(partial)
     }

@@ -1,8 +1,12 @@
 //! Errors: invalid configuration ([`SetupError`]), and failures that a provider reports ([`ProviderError`]).
 
+use std::time::Duration;
+
 use serde_json::Value;
 use windlass::core::usage::Usage;
 use windlass::model::ModelErrorKind;
+
+use crate::retry::parse_duration;
 
 /// An invalid model configuration. No request was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,6 +84,8 @@ pub struct ProviderError {
     pub message: String,
     /// The usage, if the provider reported it despite the failure.
     pub usage: Option<Usage>,
+    /// Delay after which the provider says that a retry helps, if the body has one. Google's providers send it there.
+    pub retry_delay: Option<Duration>,
 }
 
 impl ProviderError {
@@ -115,7 +121,10 @@ impl ProviderError {
                 (message, _) => message.to_owned(),
             },
         };
-        Self { code: code.to_owned(), message: shorten_message(&message), usage: None }
+        let details = error.get("details").and_then(Value::as_array).into_iter().flatten();
+        let retry_delay =
+            details.filter_map(|detail| detail.get("retryDelay")?.as_str()).find_map(parse_duration);
+        Self { code: code.to_owned(), message: shorten_message(&message), usage: None, retry_delay }
     }
 
     /// Classifies the failure by the HTTP status, if there is one, the provider's code and the message.
@@ -142,16 +151,22 @@ impl ProviderError {
             ]);
         let is_filtered =
             code.contains("content_filter") || code.contains("content_policy") || code == "bio_policy";
+        // Google says the same about its limits per minute.
+        let may_be_limit = code == "RESOURCE_EXHAUSTED" || self.retry_delay.is_some();
         let is_unpaid = matches!(code, "insufficient_quota" | "billing_error" | "billing_hard_limit_reached")
-            || says(&["exceeded your current quota", "credit balance is too low"]);
+            || (says(&["exceeded your current quota", "credit balance is too low"]) && !may_be_limit);
         match (status, code) {
             (_, _) if is_unpaid => ModelErrorKind::QuotaExceeded,
-            (Some(401 | 403), _) | (_, "authentication_error" | "permission_error" | "invalid_api_key") => {
-                ModelErrorKind::Unauthorised
+            (Some(401 | 403), _)
+            | (_, "authentication_error" | "permission_error" | "invalid_api_key")
+            | (_, "UNAUTHENTICATED" | "PERMISSION_DENIED") => ModelErrorKind::Unauthorised,
+            (Some(429), _) | (_, "rate_limit_error" | "rate_limit_exceeded" | "RESOURCE_EXHAUSTED") => {
+                ModelErrorKind::RateLimited
             }
-            (Some(429), _) | (_, "rate_limit_error" | "rate_limit_exceeded") => ModelErrorKind::RateLimited,
-            (Some(503 | 529), _) | (_, "overloaded_error" | "slow_down") => ModelErrorKind::Overloaded,
-            (Some(408), _) | (_, "timeout_error") => ModelErrorKind::TimedOut,
+            (Some(503 | 529), _) | (_, "overloaded_error" | "slow_down" | "UNAVAILABLE") => {
+                ModelErrorKind::Overloaded
+            }
+            (Some(408), _) | (_, "timeout_error" | "DEADLINE_EXCEEDED") => ModelErrorKind::TimedOut,
             (_, _) if is_filtered => ModelErrorKind::ContentFilter,
             (Some(400 | 413 | 422) | None, _) if is_too_long => ModelErrorKind::ContextLengthExceeded,
             (_, "model_not_found") => ModelErrorKind::ModelNotFound,
@@ -165,7 +180,8 @@ impl ProviderError {
             (Some(400..=499), _) | (_, "invalid_request_error" | "invalid_prompt") => {
                 ModelErrorKind::InvalidRequest
             }
-            (Some(500..=599), _) | (_, "server_error" | "api_error" | "internal_server_error") => {
+            (Some(500..=599), _)
+            | (_, "server_error" | "api_error" | "internal_server_error" | "INTERNAL") => {
                 ModelErrorKind::ServerError
             }
             _ => ModelErrorKind::Other,

@@ -45,6 +45,14 @@ pub(crate) fn retry_advice(
     }
 }
 
+/// Adds the delay that the body of an error names to the advice to retry; a header is more specific.
+pub(crate) fn delay_retry(advice: RetryAdvice, delay: Option<Duration>) -> RetryAdvice {
+    match (advice, delay) {
+        (RetryAdvice::Safe, Some(delay)) => RetryAdvice::After(delay),
+        (advice, _) => advice,
+    }
+}
+
 /// Returns the delay that the provider asks for in `retry-after-ms` or `retry-after` (seconds or an HTTP date).
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let number = |name: &str| -> Option<f64> { headers.get(name)?.to_str().ok()?.trim().parse().ok() };

@@ -126,8 +126,9 @@ impl<'a> ConverseDecoder<'a> {
         let append = |block: &mut Value, path: &[&str], text: &str| {
             let mut at = block;
             for key in path {
-                if !at[*key].is_object() && !at[*key].is_string() {
-                    at[*key] = if path.last() == Some(key) { "".into() } else { json!({}) };
+                // The provider's data may have another shape on the way.
+                if !at.is_object() {
+                    *at = json!({});
                 }
                 at = &mut at[*key];
             }

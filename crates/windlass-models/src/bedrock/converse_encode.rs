@@ -141,10 +141,14 @@ fn encode_conversation(base: &RequestBase<'_>) -> (Vec<String>, Vec<ConverseMess
                 push_block("assistant", json!({ "toolUse": block }));
             }
             Item::Output(output) => {
-                let content: Vec<Value> = match &output.content {
+                let mut content: Vec<Value> = match &output.content {
                     OutputContent::Text(text) => vec![json!({ "text": text })],
                     OutputContent::Parts(parts) => parts.iter().filter_map(encode_part).collect(),
                 };
+                if content.is_empty() {
+                    // The provider refuses a result without content.
+                    content.push(json!({ "text": "[the output has no part that this provider accepts]" }));
+                }
                 let mut result = json!({ "toolUseId": output.call.as_str(), "content": content });
                 if output.status == OutputStatus::Failed {
                     result["status"] = "error".into();

@@ -234,12 +234,16 @@ fn encode_call(call: &ToolCall, name: &str, base: &RequestBase<'_>, is_first: bo
             }
         }
         // Newer models refuse a first call without a signature.
-        None if is_first && base.model.starts_with("gemini-3") => {
-            part[SIGNATURE_FIELD] = FOREIGN_SIGNATURE.into()
-        }
+        None if is_first && needs_signature(base.model) => part[SIGNATURE_FIELD] = FOREIGN_SIGNATURE.into(),
         None => {}
     }
     part
+}
+
+/// Returns true if a model refuses the first call of a step without a signature.
+fn needs_signature(model: &str) -> bool {
+    let name = model.rsplit('/').next().unwrap_or(model);
+    name.starts_with("gemini-3")
 }
 
 fn encode_response(calls: &BTreeMap<&str, SentCall<'_>>, call: &str, key: &str, text: &str) -> Value {

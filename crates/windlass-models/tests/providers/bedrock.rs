@@ -144,6 +144,31 @@ async fn a_stream_that_breaks_off_or_reports_a_failure_is_no_answer() {
     assert_eq!(answer.expect_err("it is refused").kind(), ModelErrorKind::ContextLengthExceeded);
 }
 
+/// The stream is untrusted: blocks of another shape are replaced, and nothing panics.
+#[tokio::test]
+async fn blocks_of_another_shape_do_not_end_the_run() {
+    let request = TestRequest::from_items([Item::user("Hello")]);
+    for (start, delta) in [
+        (json!("x"), json!({ "text": "Hello." })),
+        (json!(7), json!({ "text": "Hello." })),
+        (json!({ "text": { "a": 1 } }), json!({ "text": "Hello." })),
+        (json!({ "reasoningContent": "x" }), json!({ "reasoningContent": { "text": "Hello." } })),
+        (
+            json!({ "reasoningContent": { "reasoningText": [] } }),
+            json!({ "reasoningContent": { "signature": "s" } }),
+        ),
+    ] {
+        let events = [
+            ("contentBlockStart", json!({ "contentBlockIndex": 0, "start": start })),
+            ("contentBlockDelta", json!({ "contentBlockIndex": 0, "delta": delta })),
+            ("messageStop", json!({ "stopReason": "end_turn" })),
+            ("metadata", json!({})),
+        ];
+        let (answer, _) = converse(StreamingMode::Always, stream(&events), &request).await;
+        assert_eq!(answer.expect("an answer").items.len(), 1, "{start}");
+    }
+}
+
 #[tokio::test]
 async fn the_messages_api_of_bedrock_wraps_its_events() {
     let message = json!({ "id": "m1", "type": "message", "role": "assistant", "content": [], "usage": { "input_tokens": 3, "output_tokens": 0 } });

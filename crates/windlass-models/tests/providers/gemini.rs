@@ -1,11 +1,12 @@
 //! Gemini's own protocol: plain and streamed answers, calls, signatures, server tools and failures.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::core::item::{CallOutput, ContentPart, Item, MediaSource, Message, OutputStatus, Role};
 use windlass::core::usage::Usage;
-use windlass::model::{FinishReason, ModelErrorKind, ModelResponse, describe_item};
+use windlass::model::{FinishReason, ModelErrorKind, ModelResponse, RetryAdvice, describe_item};
 use windlass_models::testing::{FakeProvider, FakeReply};
 use windlass_models::{Gemini, StreamingMode};
 
@@ -254,5 +255,34 @@ async fn failures_are_told_apart() {
         let (answer, ..) =
             ask(StreamingMode::Never, FakeReply::json_body(body).with_status(status), &request).await;
         assert_eq!(answer.expect_err("it is a failure").kind(), kind, "{status}");
+    }
+}
+
+/// Google answers a limit per minute with the words that others use for an account without money.
+#[tokio::test]
+async fn a_limit_per_minute_is_no_exhausted_account() {
+    let request = TestRequest::from_items([Item::user("Hello")]);
+    let limited = json!({ "error": { "code": 429, "status": "RESOURCE_EXHAUSTED",
+        "message": "You exceeded your current quota, please check your plan and billing details.",
+        "details": [
+            { "@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [
+                { "quotaId": "GenerateRequestsPerMinutePerProjectPerModel-FreeTier" }] },
+            { "@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "26s" },
+        ] } });
+    let reply = FakeReply::json_body(limited.to_string()).with_status(429);
+    let error = ask(StreamingMode::Never, reply, &request).await.0.expect_err("it is refused");
+    assert_eq!(error.kind(), ModelErrorKind::RateLimited, "{error}");
+    assert_eq!(error.retry_advice(), RetryAdvice::After(Duration::from_secs(26)));
+    for (status, kind) in [
+        ("UNAVAILABLE", ModelErrorKind::Overloaded),
+        ("RESOURCE_EXHAUSTED", ModelErrorKind::RateLimited),
+        ("INTERNAL", ModelErrorKind::ServerError),
+        ("DEADLINE_EXCEEDED", ModelErrorKind::TimedOut),
+        ("PERMISSION_DENIED", ModelErrorKind::Unauthorised),
+    ] {
+        let event = json!({ "error": { "code": 500, "message": "It failed.", "status": status } });
+        let reply = FakeReply::event_body(format!("data: {event}\r\n\r\n"));
+        let error = ask(StreamingMode::Always, reply, &request).await.0.expect_err("the stream has an error");
+        assert_eq!(error.kind(), kind, "{status}");
     }
 }
