@@ -15,8 +15,11 @@ use common::http::{ReceivedRequest, raw_response, raw_result, serve_raw};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use windlass::prelude::*;
+use windlass_mcp::net::testing::{TestProxy, start_tls_front, test_roots};
+use windlass_mcp::net::{HttpClient, ProxySettings};
 use windlass_mcp::{
-    McpApprovalPolicy, McpConfig, McpConnections, McpServerConfig, McpServerState, ProtocolEra,
+    McpApprovalPolicy, McpAuth, McpConfig, McpConnections, McpServerConfig, McpServerState, OAuthConfig,
+    ProtocolEra,
 };
 
 /// The calls of the tool, and the connections that they came on.
@@ -246,4 +249,116 @@ fn older_answer(request: &Value) -> Option<Value> {
         _ => return None,
     };
     Some(json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }))
+}
+
+/// A server with TLS behind a proxy that requires CONNECT, a user name and a password.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_reached_through_a_proxy_with_a_login() {
+    let address = serve_raw(|request| {
+        let kind = request.body["params"]["arguments"]["kind"].as_str().unwrap_or_default().to_owned();
+        handshake_or_list(&request).unwrap_or_else(|| answer_call(&kind, &request.body["id"], 1))
+    })
+    .await;
+    let front = start_tls_front(address).await.expect("a port");
+    let proxy = TestProxy::start([("mcp.windlass.test", front), ("plain.windlass.test", address)]).await;
+    let proxy = proxy.expect("a proxy");
+    let client = |proxy: &str| {
+        HttpClient::new()
+            .proxies(ProxySettings::everywhere(proxy).expect("an address"))
+            .trusted_roots(test_roots().expect("certificates"))
+    };
+    for url in ["https://mcp.windlass.test/mcp", "http://plain.windlass.test/mcp"] {
+        let server =
+            McpServerConfig::http("far", url).era(ProtocolEra::Legacy).http_client(client(&proxy.url()));
+        let servers = McpConnections::connect(McpConfig::new().server(server)).await;
+        let model = ScriptedModel::new([
+            ScriptedResponse::call("c1", "act", json!({ "kind": "hello" })),
+            ScriptedResponse::text("done"),
+        ]);
+        let agent =
+            Agent::new("desk").model(model).tool_source(servers.tools().approve(McpApprovalPolicy::Never));
+        let outcome = agent.run("go").await.expect("the run ends well");
+        assert_eq!(call_outputs(&outcome)["c1"], "hello");
+    }
+    let asked = proxy.requests();
+    assert!(asked.contains(&"CONNECT mcp.windlass.test:443 HTTP/1.1".to_owned()), "{asked:?}");
+    assert!(asked.contains(&"POST http://plain.windlass.test/mcp HTTP/1.1".to_owned()), "{asked:?}");
+
+    let wrong = client(&proxy.url_with_login("worker:guessed"));
+    let server = McpServerConfig::http("far", "https://mcp.windlass.test/mcp").http_client(wrong);
+    let servers = McpConnections::connect(McpConfig::new().server(server)).await;
+    let missing = servers.report().await.unavailable_servers().join("\n");
+    assert!(missing.contains(&proxy.place()) && missing.contains("user name and password"), "{missing}");
+    assert!(!missing.contains("guessed"), "{missing}");
+}
+
+/// An OAuth flow behind the same proxy: the challenge, the metadata, the registration and the token.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_oauth_flow_goes_through_the_proxy() {
+    let has_token = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let granted = has_token.clone();
+    let address = serve_raw(move |request| {
+        let json_of = |value: Value| raw_response("200 OK", "application/json", &value.to_string());
+        let path = request.path.split('?').next().unwrap_or_default().to_owned();
+        match path.as_str() {
+            "/mcp" if !granted.load(std::sync::atomic::Ordering::SeqCst) => {
+                let place = "https://mcp.windlass.test/.well-known/oauth-protected-resource/mcp";
+                format!(
+                    "HTTP/1.1 401 Unauthorized\r\nwww-authenticate: Bearer resource_metadata=\"{place}\"\r\n\
+                     content-length: 0\r\n\r\n"
+                )
+            }
+            "/mcp" => {
+                let kind =
+                    request.body["params"]["arguments"]["kind"].as_str().unwrap_or_default().to_owned();
+                handshake_or_list(&request).unwrap_or_else(|| answer_call(&kind, &request.body["id"], 1))
+            }
+            "/.well-known/oauth-protected-resource/mcp" => json_of(json!({
+                "resource": "https://mcp.windlass.test/mcp",
+                "authorization_servers": ["https://mcp.windlass.test"],
+            })),
+            "/.well-known/oauth-authorization-server" => json_of(json!({
+                "issuer": "https://mcp.windlass.test",
+                "authorization_endpoint": "https://mcp.windlass.test/authorize",
+                "token_endpoint": "https://mcp.windlass.test/token",
+                "registration_endpoint": "https://mcp.windlass.test/register",
+                "response_types_supported": ["code"],
+                "grant_types_supported": ["authorization_code", "refresh_token"],
+                "code_challenge_methods_supported": ["S256"],
+                "token_endpoint_auth_methods_supported": ["none"],
+            })),
+            "/register" => json_of(json!({
+                "client_id": "c1", "client_name": "desk", "redirect_uris": ["http://127.0.0.1:1/callback"],
+            })),
+            "/token" => {
+                granted.store(true, std::sync::atomic::Ordering::SeqCst);
+                json_of(json!({ "access_token": "t1", "token_type": "Bearer", "expires_in": 3600 }))
+            }
+            _ => raw_response("404 Not Found", "text/plain", ""),
+        }
+    })
+    .await;
+    let front = start_tls_front(address).await.expect("a port");
+    let proxy = TestProxy::start([("mcp.windlass.test", front)]).await.expect("a proxy");
+    let client = HttpClient::new()
+        .proxies(ProxySettings::everywhere(&proxy.url()).expect("an address"))
+        .trusted_roots(test_roots().expect("certificates"));
+    let oauth = OAuthConfig::new("http://127.0.0.1:1/callback", |address: String| async move {
+        let state = address.split(['?', '&']).find_map(|pair| pair.strip_prefix("state="));
+        let state = state.ok_or_else(|| format!("no state in {address}"))?;
+        Ok(format!("http://127.0.0.1:1/callback?code=abc&state={state}"))
+    });
+    let server = McpServerConfig::http("far", "https://mcp.windlass.test/mcp")
+        .era(ProtocolEra::Legacy)
+        .auth(McpAuth::OAuth(oauth))
+        .http_client(client);
+    let servers = McpConnections::connect(McpConfig::new().server(server)).await;
+    let report = servers.report().await;
+    assert_eq!(
+        report.servers[0].state,
+        McpServerState::Ready { era: Some(ProtocolEra::Legacy), tools: 1 },
+        "{report:?}"
+    );
+    assert!(has_token.load(std::sync::atomic::Ordering::SeqCst));
+    assert!(proxy.requests().iter().all(|asked| asked == "CONNECT mcp.windlass.test:443 HTTP/1.1"));
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use windlass_net::HttpTransport;
 
 use crate::client::{ProtocolEra, SamplingRequest, SamplingResponse, ServerRequestPolicy};
 use crate::variables::VariableExpander;
@@ -205,6 +206,7 @@ pub(crate) struct HttpTransportConfig {
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) auth: Option<crate::client::McpAuth>,
     pub(crate) dialect: HttpDialect,
+    pub(crate) http_client: Option<Arc<dyn HttpTransport>>,
 }
 
 /// The transport over HTTP.
@@ -248,6 +250,7 @@ impl McpServerConfig {
             headers: BTreeMap::new(),
             auth: None,
             dialect: HttpDialect::Streamable,
+            http_client: None,
         };
         Self::new(name.into(), McpTransport::Http(http))
     }
@@ -309,6 +312,16 @@ impl McpServerConfig {
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         if let McpTransport::Http(http) = &mut self.transport {
             http.headers.insert(name.into(), value.into());
+        }
+        self
+    }
+
+    /// Sets the HTTP client: an [`HttpClient`](crate::net::HttpClient) with other proxies or certificates, or the
+    /// application's own. The default client uses the proxies of the environment. No effect on a child process.
+    #[must_use]
+    pub fn http_client(mut self, client: impl HttpTransport) -> Self {
+        if let McpTransport::Http(http) = &mut self.transport {
+            http.http_client = Some(Arc::new(client));
         }
         self
     }

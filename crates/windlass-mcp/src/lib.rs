@@ -49,3 +49,4 @@ pub use servers::{
     McpConnections, McpServerState, McpServerStatus, McpStatusReport, ServerInstructions, StrictConnectError,
 };
 pub use tools::McpTools;
+pub use windlass_net as net;

@@ -13,16 +13,18 @@ use hyper::header::{
 };
 use tokio::time::timeout;
 use windlass::model::{ModelError, ModelErrorKind, RetryAdvice};
+use windlass_net::{
+    BaseUrl, DecodedBody, HttpClient, HttpTransport, ReplaySafety, TransportError, TransportOptions, is_gzip,
+};
 
 use crate::api_key::ApiKey;
 use crate::cassette::Cassette;
 use crate::error::{ProviderError, SetupError};
-use crate::exchange::{LiveBody, ResponseBody};
-use crate::protocol::{EncodedRequest, ReplaySafety, ResponseError};
+use crate::exchange::ResponseBody;
+use crate::protocol::{EncodedRequest, ResponseError};
 use crate::rate_limit::RateLimit;
 use crate::retry::{self, FailureStage};
 use crate::signer::{RequestSigner, SignError};
-use crate::transport::{BaseUrl, HttpClient, HttpTransport, TransportError, TransportOptions};
 
 /// Time limits for requests to a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +76,7 @@ pub(crate) struct EndpointConfig {
     pub(crate) timeouts: ProviderTimeouts,
     pub(crate) rate_limit: Option<RateLimit>,
     pub(crate) cassette: Option<Cassette>,
-    pub(crate) transport: Option<Arc<dyn HttpTransport>>,
+    pub(crate) http_client: Option<Arc<dyn HttpTransport>>,
     pub(crate) signer: Option<Arc<dyn RequestSigner>>,
 }
 
@@ -117,10 +119,10 @@ macro_rules! endpoint_builder_methods {
             self
         }
 
-        /// Sets the transport: a shared [`HttpClient`](crate::transport::HttpClient), or the application's own.
+        /// Sets the HTTP client: a shared [`HttpClient`](crate::net::HttpClient), or the application's own.
         #[must_use]
-        pub fn transport(mut self, transport: impl crate::transport::HttpTransport) -> Self {
-            self.config.transport = Some(std::sync::Arc::new(transport));
+        pub fn http_client(mut self, client: impl crate::net::HttpTransport) -> Self {
+            self.config.http_client = Some(std::sync::Arc::new(client));
             self
         }
 
@@ -152,7 +154,7 @@ pub(crate) struct ProviderEndpoint {
     base_url_variable: &'static str,
     headers: HeaderMap,
     base: BaseUrl,
-    transport: Arc<dyn HttpTransport>,
+    http_client: Arc<dyn HttpTransport>,
     signer: Option<Arc<dyn RequestSigner>>,
     pub(crate) timeouts: ProviderTimeouts,
     pub(crate) rate_limit: Option<RateLimit>,
@@ -194,18 +196,11 @@ impl ResponseHead {
         })
     }
 
-    fn is_gzip(&self) -> bool {
-        let encoding = self.headers.get(CONTENT_ENCODING).and_then(|encoding| encoding.to_str().ok());
-        encoding.is_some_and(|encoding| {
-            encoding.trim().eq_ignore_ascii_case("gzip") || encoding.trim().eq_ignore_ascii_case("x-gzip")
-        })
-    }
-
     /// Returns the reason if the body is in a format that no protocol has.
     pub(crate) fn unreadable_format(&self) -> Option<String> {
         let text = |name| self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").trim();
         let encoding = text(CONTENT_ENCODING);
-        if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") && !self.is_gzip() {
+        if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") && !is_gzip(&self.headers) {
             return Some(format!("its content encoding is `{encoding}`, and only gzip was asked for"));
         }
         let is_page = text(CONTENT_TYPE).to_ascii_lowercase().starts_with("text/html");
@@ -229,7 +224,7 @@ impl EndpointConfig {
             timeouts: ProviderTimeouts::default(),
             rate_limit: None,
             cassette: None,
-            transport: None,
+            http_client: None,
             signer: None,
         }
     }
@@ -288,7 +283,7 @@ impl EndpointConfig {
             host: base.host().to_owned(),
             provider_id: self.provider_id.clone(),
             base,
-            transport: self.transport.clone().unwrap_or_else(|| Arc::new(HttpClient::new())),
+            http_client: self.http_client.clone().unwrap_or_else(|| Arc::new(HttpClient::new())),
             signer: self.signer.clone(),
             timeouts: self.timeouts,
             rate_limit: self.rate_limit.clone(),
@@ -351,14 +346,14 @@ impl ProviderEndpoint {
             let signed = signed.unwrap_or_else(|_| Err(TransportError::TimedOut(limit).into()));
             signed.map_err(|error| self.signer_error(error))?;
         }
-        let options =
-            TransportOptions { replay_safety, connect_timeout: self.timeouts.connect, head_timeout: limit };
-        // A transport of the application may have no timeouts of its own.
-        let sent = timeout(limit + self.timeouts.connect, self.transport.send(request, options)).await;
+        let options = TransportOptions::new(replay_safety);
+        let options = options.connect_timeout(self.timeouts.connect).head_timeout(limit);
+        // A client of the application may have no timeouts of its own.
+        let sent = timeout(limit + self.timeouts.connect, self.http_client.send(request, options)).await;
         let response = sent.unwrap_or(Err(TransportError::TimedOut(limit))).map_err(transport_error)?;
         let (parts, live) = response.into_parts();
         let head = ResponseHead { status: parts.status.as_u16(), headers: parts.headers };
-        let live = LiveBody::new(live, head.is_gzip());
+        let live = DecodedBody::new(live, &head.headers);
         let live = match &self.cassette {
             Some(cassette) => ResponseBody::Recording(live, cassette.start_recording(&path, &body, &head)),
             None => ResponseBody::Live(live),
@@ -388,7 +383,9 @@ impl ProviderEndpoint {
     ) -> ModelError {
         let (provider, url) = (&self.provider, &self.base_url);
         let (kind, text) = match error {
-            TransportError::Unusable(why) => {
+            TransportError::Unusable(why)
+            | TransportError::OtherProtocol(why)
+            | TransportError::AddressRefused(why) => {
                 (ModelErrorKind::Unreachable, format!("{provider} cannot be used at {url}: {why}"))
             }
             TransportError::Unreachable(why) => {
@@ -408,15 +405,16 @@ impl ProviderEndpoint {
             TransportError::TimedOut(_) => {
                 (ModelErrorKind::TimedOut, format!("{provider} at {url}: {error}"))
             }
-            TransportError::BodyTooLong(_) | TransportError::InvalidBody(_) => {
-                (ModelErrorKind::InvalidResponse, format!("{provider} at {url}: {error}"))
-            }
+            // Beside the body that is too long or malformed: kinds of errors that are added later.
+            _ => (ModelErrorKind::InvalidResponse, format!("{provider} at {url}: {error}")),
         };
         let advice = match error {
-            TransportError::BodyTooLong(_) | TransportError::InvalidBody(_) | TransportError::Unusable(_) => {
-                RetryAdvice::Never
+            TransportError::Unreachable(_)
+            | TransportError::ConnectionLost(_)
+            | TransportError::TimedOut(_) => {
+                retry::retry_advice(kind, &HeaderMap::new(), FailureStage::Sent, replay)
             }
-            _ => retry::retry_advice(kind, &HeaderMap::new(), FailureStage::Sent, replay),
+            _ => RetryAdvice::Never,
         };
         self.build_error(kind, text, head).with_retry_advice(advice)
     }

@@ -5,20 +5,19 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use windlass::model::{DeltaSink, ModelError, ModelResponse};
 
 use crate::bedrock::EventStreamDecoder;
 use crate::cassette::ExchangeRecorder;
 use crate::endpoint::{ProviderEndpoint, ResponseHead};
 use crate::protocol::{
-    DeltaBuffer, EncodedRequest, ReplaySafety, ResponseDecoder, ResponseError, StreamProgress, finish_stream,
-    push_event,
+    DeltaBuffer, EncodedRequest, ResponseDecoder, ResponseError, StreamProgress, finish_stream, push_event,
 };
 use crate::rate_limit::read_budgets;
 use crate::sse::{SseDecoder, SseEvent};
-use crate::transport::{GzipReader, TransportBody, TransportError};
 use crate::wire::to_cost_nanos;
+use windlass_net::{DecodedBody, ReplaySafety, TransportError};
 
 /// Maximum length of a stream event in bytes. The last event of a Responses stream holds the whole response,
 /// images included.
@@ -27,8 +26,6 @@ const MAX_EVENT_LEN: usize = 64 * 1024 * 1024;
 const MAX_BODY_LEN: usize = 64 * 1024 * 1024;
 /// Maximum length of an error body in bytes.
 const MAX_ERROR_BODY_LEN: usize = 64 * 1024;
-/// Maximum time to drain a complete response, so that its connection can return to the pool.
-const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// An encoded request to a provider.
 pub(crate) struct ProviderRequest<'a> {
@@ -41,40 +38,9 @@ pub(crate) struct ProviderRequest<'a> {
 
 /// The body of a response: from the network, from the network while being recorded, or from a cassette.
 pub(crate) enum ResponseBody {
-    Live(LiveBody),
-    Recording(LiveBody, ExchangeRecorder),
+    Live(DecodedBody),
+    Recording(DecodedBody, ExchangeRecorder),
     Replayed(VecDeque<Bytes>),
-}
-
-/// The body of a response from the network, decompressed if it is compressed.
-pub(crate) struct LiveBody {
-    body: Box<dyn TransportBody>,
-    gzip: Option<GzipReader>,
-}
-
-impl LiveBody {
-    pub(crate) fn new(body: Box<dyn TransportBody>, is_compressed: bool) -> Self {
-        Self { body, gzip: is_compressed.then(GzipReader::new) }
-    }
-
-    async fn next_chunk(&mut self) -> Result<Option<Bytes>, TransportError> {
-        loop {
-            // A compressed body that is cut is JSON or a stream that is cut.
-            let Some(chunk) = self.body.next_chunk().await? else { return Ok(None) };
-            let Some(gzip) = &mut self.gzip else { return Ok(Some(chunk)) };
-            let decoded = gzip.decode(&chunk).map_err(TransportError::InvalidBody)?;
-            if !decoded.is_empty() {
-                return Ok(Some(decoded));
-            }
-        }
-    }
-
-    /// Reads the rest of a response that is already complete, for at most [`DRAIN_TIMEOUT`].
-    async fn drain(&mut self) {
-        let rest = async { while let Ok(Some(_)) = self.body.next_chunk().await {} };
-        // The response is complete; a failure only costs the connection.
-        let _ = timeout(DRAIN_TIMEOUT, rest).await;
-    }
 }
 
 impl ResponseBody {

@@ -180,7 +180,7 @@ mod fuzz_loop {
     use windlass_fuzz::FuzzTarget;
 
     use super::*;
-    use crate::transport::GzipReader;
+    use windlass_net::GzipReader;
 
     const WORDS: [&str; 14] = [
         "data: ",

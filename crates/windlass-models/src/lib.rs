@@ -12,7 +12,7 @@
 //!
 //! A model is selected by a string ([`model`]) or built from its provider ([`OpenAi`], [`Anthropic`]). Other
 //! providers are added with a base URL and a signer ([`ModelProvider`]), a protocol ([`protocol::ModelProtocol`]) or a
-//! transport ([`transport::HttpTransport`]) of the application's own.
+//! HTTP client ([`net::HttpTransport`]) of the application's own.
 //!
 //! The crate sends requests and decodes responses; it does not retry, except for embeddings. Every error carries
 //! advice about a retry, and the driver decides.
@@ -40,7 +40,6 @@ mod signer;
 pub mod sse;
 pub mod testing;
 mod token_signer;
-pub mod transport;
 mod wire;
 
 #[cfg(test)]
@@ -64,6 +63,7 @@ pub use rate_limit::RateLimit;
 pub use registry::{ProviderInfo, ProviderRegistry, ProviderSettings, ServerApi, default_model, model};
 pub use signer::{RequestSigner, SignError};
 pub use token_signer::{AccessToken, BearerTokenSigner};
+pub use windlass_net as net;
 
 use windlass::model::DeltaSink;
 

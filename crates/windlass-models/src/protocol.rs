@@ -11,9 +11,9 @@ use hyper::header::HeaderMap;
 use windlass::core::id::CallId;
 use windlass::core::usage::Usage;
 use windlass::model::{DeltaSink, ModelError, ModelRequest, ModelResponse, ToolDefinition, ToolKind};
+use windlass_net::{ReplaySafety, TransportError};
 
 use crate::sse::SseEvent;
-use crate::transport::TransportError;
 
 pub use crate::anthropic::MessagesProtocol;
 pub use crate::bedrock::{ConverseProtocol, InvokeProtocol};
@@ -89,15 +89,6 @@ impl EncodedRequest {
     pub fn with_replay_safety(self, replay_safety: ReplaySafety) -> Self {
         Self { replay_safety, ..self }
     }
-}
-
-/// The safety of sending a request twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplaySafety {
-    /// The request changes no state that other requests depend on.
-    Safe,
-    /// The request advances a conversation that the provider stores.
-    Unsafe,
 }
 
 /// The decoder of the response to one request.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hyper::header::{HeaderMap, RETRY_AFTER};
 use windlass::model::{ModelErrorKind, RetryAdvice};
 
-use crate::protocol::ReplaySafety;
+use windlass_net::ReplaySafety;
 
 /// The stage that a request reached before it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

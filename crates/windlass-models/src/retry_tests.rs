@@ -4,7 +4,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use windlass::model::{ModelErrorKind, RetryAdvice};
 
 use super::{FailureStage, parse_duration, parse_http_date, retry_advice, retry_after};
-use crate::protocol::ReplaySafety;
+use windlass_net::ReplaySafety;
 
 fn header_map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
     let pair = |(name, value): &(&'static str, &'static str)| {

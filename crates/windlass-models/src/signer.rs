@@ -5,13 +5,13 @@ use std::fmt;
 use bytes::Bytes;
 use hyper::Request;
 
-use crate::transport::BoxFuture;
+use windlass_net::BoxFuture;
 
 /// A signer of requests. It runs for every attempt, just before the request is sent, so that it can fetch a fresh
 /// token (Entra, Google) or sign the method, the address, the headers and the body (AWS SigV4).
 ///
 /// ```
-/// use windlass_models::transport::{BoxFuture, Bytes, http};
+/// use windlass_models::net::{BoxFuture, Bytes, http};
 /// use windlass_models::{ModelProvider, RequestSigner, SignError, protocol::ResponsesProtocol};
 ///
 /// #[derive(Debug)]

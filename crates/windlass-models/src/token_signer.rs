@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::api_key::ApiKey;
 use crate::signer::{RequestSigner, SignError};
-use crate::transport::BoxFuture;
+use windlass_net::BoxFuture;
 
 /// Time before its expiry at which a token is replaced, so that it does not expire on the way.
 const RENEWAL_MARGIN: Duration = Duration::from_secs(60);

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use windlass::agent::Agent;
 use windlass::run::ModelRetryPolicy;
 use windlass_models::OpenAi;
-use windlass_tls::testing::{ClientTrust, run_test_process, test_acceptor, test_acceptor_with_alpn};
+use windlass_net::testing::{ClientTrust, run_test_process, test_acceptor, test_acceptor_with_alpn};
 
 const ADDRESS_VARIABLE: &str = "WINDLASS_TEST_TLS_ADDRESS";
 const RESPONSE_BODY: &str =

@@ -15,16 +15,16 @@ use tokio::net::{TcpListener, TcpStream};
 use windlass::agent::Agent;
 use windlass::core::item::Item;
 use windlass::model::{ModelError, ModelErrorKind, ModelResponse, RetryAdvice, SharedModel};
+use windlass_models::net::{
+    BoxFuture, Bytes, HttpClient, HttpTransport, HttpVersionPolicy, ProxySettings, TransportBody,
+    TransportError, TransportOptions, http,
+};
 use windlass_models::protocol::{
     ChatProtocol, DeltaBuffer, EncodedRequest, ModelProtocol, ProtocolRequest, ResponseDecoder,
     ResponseError, ResponsesProtocol, StreamProgress,
 };
 use windlass_models::sse::SseEvent;
 use windlass_models::testing::{FakeProvider, FakeReply};
-use windlass_models::transport::{
-    BoxFuture, Bytes, HttpClient, HttpTransport, HttpVersionPolicy, TransportBody, TransportError,
-    TransportOptions, http,
-};
 use windlass_models::{
     ModelProvider, OpenAi, ProviderRegistry, ProviderTimeouts, RequestSigner, SignError, StreamingMode,
 };
@@ -76,7 +76,7 @@ async fn http2_without_tls_is_spoken_on_request_and_named_otherwise() {
     let connections = Arc::new(AtomicUsize::new(0));
     let server = tokio::spawn(serve_http2(listener, connections.clone()));
     let client = HttpClient::new().version(HttpVersionPolicy::Http2);
-    let model: SharedModel = OpenAi::at(&url).transport(client).chat("m").expect("a model").into();
+    let model: SharedModel = OpenAi::at(&url).http_client(client).chat("m").expect("a model").into();
     assert_eq!(ask(model.clone()).await.as_deref(), Ok("assistant: Hello."));
     let all = (0..10).map(|_| tokio::spawn(ask(model.clone())));
     for answer in all.collect::<Vec<_>>() {
@@ -117,7 +117,7 @@ async fn an_http2_connection_that_went_silent_is_not_used_again() {
     let client = HttpClient::new().version(HttpVersionPolicy::Http2);
     let ask_within = |total| {
         let timeouts = ProviderTimeouts { total, ..ProviderTimeouts::default() };
-        ask(OpenAi::at(&url).transport(client.clone()).timeouts(timeouts).chat("m").expect("a model"))
+        ask(OpenAi::at(&url).http_client(client.clone()).timeouts(timeouts).chat("m").expect("a model"))
     };
     let (kind, ..) = ask_within(total).await.expect_err("silence");
     assert_eq!(kind, ModelErrorKind::TimedOut);
@@ -164,7 +164,7 @@ async fn start_proxy(
 
 fn client_with(variable: &'static str, proxy: &str) -> HttpClient {
     let proxy = proxy.to_owned();
-    HttpClient::with_proxy_vars(move |name| (name == variable).then(|| proxy.clone()))
+    HttpClient::new().proxies(ProxySettings::from_vars(move |name| (name == variable).then(|| proxy.clone())))
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn requests_without_tls_go_through_a_proxy() {
     assert!(reply.ends_with(CHAT_BODY) && CHAT_BODY.len() == 88);
     let (address, proxy) = start_proxy(&[reply]).await;
     let client = client_with("HTTP_PROXY", &format!("http://u:p@{address}"));
-    let model = OpenAi::at("http://model.example:8000/v1").transport(client).chat("m").expect("a model");
+    let model = OpenAi::at("http://model.example:8000/v1").http_client(client).chat("m").expect("a model");
     assert_eq!(ask(model).await.as_deref(), Ok("assistant: Hello."));
     let (head, _) = proxy.await.expect("it ran").remove(0);
     assert!(head.starts_with("POST http://model.example:8000/v1/chat/completions HTTP/1.1\r\n"), "{head}");
@@ -195,7 +195,7 @@ async fn requests_with_tls_go_through_a_tunnel() {
     .await;
     let client = client_with("https_proxy", &format!("http://u:p@{address}"));
     let model: SharedModel =
-        OpenAi::at("https://model.example/v1").transport(client).chat("m").expect("a model").into();
+        OpenAi::at("https://model.example/v1").http_client(client).chat("m").expect("a model").into();
     ask(model.clone()).await.expect_err("the tunnel leads nowhere");
     let (kind, advice, said) = ask(model.clone()).await.expect_err("the proxy is in trouble");
     assert_eq!((kind, advice), (ModelErrorKind::Unreachable, RetryAdvice::Safe), "{said}");
@@ -211,6 +211,35 @@ async fn requests_with_tls_go_through_a_tunnel() {
         assert!(head.contains("Proxy-Authorization: Basic dTpw\r\n"), "{head}");
     }
     assert_eq!(heads[0].1, Some(0x16), "a TLS handshake follows");
+}
+
+/// A provider with TLS behind a proxy that requires a user name and a password.
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn a_model_answers_through_a_proxy_with_a_login() {
+    use windlass_models::net::testing::{TestProxy, start_tls_front, test_roots};
+
+    let provider = FakeProvider::start((0..2).map(|_| FakeReply::text("Hello."))).await.expect("one");
+    let address = provider.base_url().split('/').nth(2).expect("an authority").parse().expect("an address");
+    let front = start_tls_front(address).await.expect("a port");
+    let proxy = TestProxy::start([("model.windlass.test", front)]).await.expect("a proxy");
+    let model = |proxy: &str, streaming| {
+        let client = HttpClient::new()
+            .proxies(ProxySettings::everywhere(proxy).expect("an address"))
+            .trusted_roots(test_roots().expect("certificates"));
+        let openai = OpenAi::at("https://model.windlass.test/v1").http_client(client);
+        openai.chat("m").expect("a model").streaming(streaming)
+    };
+    for streaming in [StreamingMode::Never, StreamingMode::Always] {
+        assert_eq!(ask(model(&proxy.url(), streaming)).await.as_deref(), Ok("assistant: Hello."));
+    }
+    assert_eq!(proxy.requests(), ["CONNECT model.windlass.test:443 HTTP/1.1"; 2]);
+
+    let wrong = proxy.url_with_login("worker:guessed");
+    let (kind, advice, said) = ask(model(&wrong, StreamingMode::Never)).await.expect_err("a refusal");
+    assert_eq!((kind, advice), (ModelErrorKind::Unreachable, RetryAdvice::Never), "{said}");
+    assert!(said.contains(&proxy.place()) && said.contains("user name and password"), "{said}");
+    assert!(!said.contains("guessed"), "{said}");
 }
 
 fn compress(text: &str) -> Vec<u8> {
@@ -255,7 +284,7 @@ async fn providers_can_share_a_client() {
     let provider = FakeProvider::start((0..4).map(|_| FakeReply::text("Hello."))).await.expect("one");
     let client = HttpClient::new();
     for _ in 0..2 {
-        let openai = provider.openai().transport(client.clone());
+        let openai = provider.openai().http_client(client.clone());
         ask(openai.chat("m").expect("a model")).await.expect("an answer");
         ask(openai.responses("m").expect("a model")).await.expect("an answer");
     }
@@ -298,7 +327,7 @@ impl HttpTransport for RecordingTransport {
 async fn an_application_can_supply_the_transport() {
     let transport = RecordingTransport::default();
     let requests = transport.requests.clone();
-    let model = OpenAi::at("https://model.example/v1?a=b").transport(transport).chat("m").expect("a model");
+    let model = OpenAi::at("https://model.example/v1?a=b").http_client(transport).chat("m").expect("a model");
     assert_eq!(ask(model).await.as_deref(), Ok("assistant: Hello."));
     assert_eq!(*requests.lock().expect("it"), ["POST https://model.example/v1/chat/completions?a=b"]);
 }
@@ -325,11 +354,11 @@ impl RequestSigner for EndlessWait {
 
 #[tokio::test(start_paused = true)]
 async fn a_transport_or_a_signer_that_never_comes_back_times_out() {
-    let model = OpenAi::at("https://model.example/v1").transport(EndlessWait).chat("m").expect("a model");
+    let model = OpenAi::at("https://model.example/v1").http_client(EndlessWait).chat("m").expect("a model");
     let (kind, advice, said) = ask(model).await.expect_err("nothing comes");
     assert_eq!((kind, advice), (ModelErrorKind::TimedOut, RetryAdvice::Safe), "{said}");
     let signed =
-        OpenAi::at("https://model.example/v1").transport(RecordingTransport::default()).signer(EndlessWait);
+        OpenAi::at("https://model.example/v1").http_client(RecordingTransport::default()).signer(EndlessWait);
     let (kind, advice, said) = ask(signed.chat("m").expect("a model")).await.expect_err("nothing comes");
     assert_eq!((kind, advice), (ModelErrorKind::Unauthorised, RetryAdvice::Safe), "{said}");
 }

@@ -5,8 +5,7 @@ use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SpanExporter as _;
-use windlass_models::protocol::ReplaySafety;
-use windlass_models::transport::{HttpClient as ModelHttpClient, HttpTransport, TransportOptions};
+use windlass_net::{DecodedBody, HttpClient as NetHttpClient, HttpTransport, ReplaySafety, TransportOptions};
 
 use crate::export::SpanSender;
 use crate::journal_spans::TraceContent;
@@ -112,7 +111,7 @@ impl OtlpSettings {
     ///
     /// Returns an error if the address or a header is malformed.
     pub fn connect(self) -> Result<SpanSender, OtlpSettingsError> {
-        let client = CollectorClient(ModelHttpClient::new());
+        let client = CollectorClient(NetHttpClient::new());
         let mut builder =
             SpanExporter::builder().with_http().with_http_client(client).with_protocol(Protocol::HttpBinary);
         if let Some(endpoint) = self.endpoint {
@@ -149,25 +148,17 @@ fn sampling_ratio(
     }
 }
 
-/// The HTTP client of model requests, with its proxies and TLS, as the client of a collector.
+/// The HTTP client of the network layer, with its proxies and TLS, as the client of a collector.
 #[derive(Debug)]
-struct CollectorClient(ModelHttpClient);
+struct CollectorClient(NetHttpClient);
 
 #[async_trait]
 impl HttpClient for CollectorClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         // A collector that receives a batch twice recognises its spans by their ids.
         let options = TransportOptions::new(ReplaySafety::Safe);
-        let (head, mut body) = self.0.send(request, options).await?.into_parts();
-        let mut bytes = Vec::new();
-        while let Some(chunk) = body.next_chunk().await? {
-            if bytes.len() + chunk.len() > MAX_RESPONSE_BYTES {
-                return Err(
-                    format!("the collector's response is longer than {MAX_RESPONSE_BYTES} bytes").into()
-                );
-            }
-            bytes.extend_from_slice(&chunk);
-        }
+        let (head, body) = self.0.send(request, options).await?.into_parts();
+        let bytes = DecodedBody::new(body, &head.headers).read_all(MAX_RESPONSE_BYTES).await?;
         Ok(Response::from_parts(head, bytes.into()))
     }
 }

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
-use windlass_tls::Alpn;
+use windlass_net::tls::{Alpn, TrustedRoots};
 
 /// Makes TLS connections to servers.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Serve
 
     fn connect(self, stream: S) -> Self::Future {
         async move {
-            windlass_tls::connect_over(stream, &self.host, Alpn::Postgresql).await.map(EncryptedStream)
+            TrustedRoots::default().connect(stream, &self.host, Alpn::Postgresql).await.map(EncryptedStream)
         }
         .boxed()
     }

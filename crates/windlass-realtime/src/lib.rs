@@ -44,3 +44,4 @@ pub use session::{
     CloseReport, GuardrailFailurePolicy, RealtimeEvents, RealtimeSession, RealtimeSessionBuilder,
     ReconnectPolicy, SessionClosed, SessionRequestError, SessionStartError,
 };
+pub use windlass_net as net;

@@ -5,27 +5,13 @@
 #![cfg(feature = "tls")]
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
-use tokio::net::{TcpListener, TcpStream};
 use windlass::prelude::*;
+use windlass_net::testing::{ClientTrust, run_test_process, start_tls_front};
 use windlass_realtime::openai::OpenAiRealtime;
 use windlass_realtime::testing::{LoopbackReply, LoopbackServer};
 use windlass_realtime::{RealtimeEvent, RealtimeSessionBuilder};
-use windlass_tls::testing::{ClientTrust, run_test_process, test_acceptor};
 
 const ADDRESS_VAR: &str = "WINDLASS_TEST_WSS_ADDRESS";
-
-/// Terminates TLS and forwards the connections to the server.
-async fn terminate_tls(listener: TcpListener, inner: std::net::SocketAddr) {
-    let acceptor = test_acceptor().expect("certificates");
-    while let Ok((stream, _)) = listener.accept().await {
-        // A client that does not trust the certificate disconnects.
-        let Ok(mut outer) = acceptor.accept(stream).await else { continue };
-        tokio::spawn(async move {
-            let mut inner = TcpStream::connect(inner).await.expect("the server is there");
-            drop(tokio::io::copy_bidirectional(&mut outer, &mut inner).await);
-        });
-    }
-}
 
 /// Runs the client process and returns its output.
 async fn run_client(address: &str, trust: ClientTrust) -> String {
@@ -36,16 +22,13 @@ async fn run_client(address: &str, trust: ClientTrust) -> String {
 async fn trusted_servers_are_talked_to_and_others_are_not() {
     let server = LoopbackServer::new([LoopbackReply::message("Sealed.")]);
     let (inner, serving) = server.listen().await.expect("a port");
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    let unsealing = tokio::spawn(terminate_tls(listener, inner));
+    let port = start_tls_front(inner).await.expect("a port").port();
     let address = format!("wss://localhost:{port}/v1/realtime");
 
     let said = run_client(&address, ClientTrust::ServerIssuer).await;
     assert!(said.contains("said: Sealed."), "{said}");
     let said = run_client(&address, ClientTrust::UnrelatedIssuer).await;
     assert!(said.contains("failed: ") && said.contains("not trusted"), "{said}");
-    unsealing.abort();
     serving.abort();
 }
 

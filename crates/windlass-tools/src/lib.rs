@@ -59,6 +59,8 @@ pub use sandbox::Sandbox;
 pub use tool_policy::ToolPolicy;
 #[cfg(feature = "fetch")]
 pub use web::WebFetcher;
+#[cfg(feature = "fetch")]
+pub use windlass_net as net;
 pub use workspace::Workspace;
 
 /// Returns the conflict key of a path: calls of one model response with the same key run in the model's order.

@@ -12,6 +12,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use windlass::prelude::*;
+use windlass_tools::net::testing::TestProxy;
+use windlass_tools::net::{
+    BoxFuture, Bytes, GuardBehindProxy, HttpClient, HttpTransport, ProxySettings, TransportBody,
+    TransportError, TransportOptions, http,
+};
 use windlass_tools::{BuiltInApprovalPolicy, ToolLimits, WebFetcher};
 
 /// Starts a server that responds by path, and returns its port and a counter of its connections.
@@ -138,6 +143,78 @@ async fn a_person_is_asked_about_hosts_that_are_not_named() {
     let agent = Agent::new("reader").model(model).tools((web.tool(),));
     assert!(agent.run("Go.").await.expect("it pauses").into_paused().is_some());
     assert_eq!(asked.load(Ordering::Relaxed), 1);
+}
+
+/// A compressed page is read, and one that expands beyond the limit is cut.
+#[tokio::test]
+async fn compressed_pages_are_read_within_the_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("has one").port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = vec![0; 4096];
+            let length = stream.read(&mut request).await.unwrap_or_default();
+            assert!(String::from_utf8_lossy(&request[..length]).contains("accept-encoding: gzip"));
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+            encoder.write_all("hello ".repeat(1_000_000).as_bytes()).expect("memory");
+            let body = encoder.finish().expect("memory");
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-encoding: gzip\r\n";
+            let head = format!("{head}content-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            stream.write_all(head.as_bytes()).await.ok();
+            stream.write_all(&body).await.ok();
+        }
+    });
+    let mut limits = ToolLimits::default();
+    limits.max_page_bytes = 1000;
+    let web = WebFetcher::new().approve(BuiltInApprovalPolicy::Never).allow_private_host("localhost");
+    let told = fetch_url(&web.limits(limits), &format!("http://localhost:{port}/")).await;
+    assert!(told.contains("its beginning") && told.contains("hello hello") && told.len() < 1200, "{told}");
+}
+
+/// Behind a proxy private networks stay closed: the proxy is asked for a tunnel to a checked address only.
+#[tokio::test]
+async fn a_proxy_opens_no_private_network() {
+    let (port, asked) = start_server().await;
+    let server = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let proxy = TestProxy::start([("10.0.0.7", server), ("intranet.windlass.test", server)]).await;
+    let proxy = proxy.expect("a proxy");
+    let client = HttpClient::new().proxies(ProxySettings::everywhere(&proxy.url()).expect("an address"));
+    let web = WebFetcher::new().approve(BuiltInApprovalPolicy::Never).http_client(client);
+    let told = fetch_url(&web, "http://10.0.0.7/page").await;
+    assert!(told.contains("private network"), "{told}");
+    let told = fetch_url(&web, "http://intranet.windlass.test/page").await;
+    assert!(told.contains("cannot be reached"), "{told}");
+    assert_eq!((proxy.requests().len(), asked.load(Ordering::Relaxed)), (0, 0), "nobody was asked");
+
+    // A private host that is permitted is reached through a tunnel to its address.
+    let permitted = web.clone().allow_private_host("10.0.0.7");
+    assert!(fetch_url(&permitted, "http://10.0.0.7/page").await.ends_with("Hello, you"));
+    assert_eq!(proxy.requests(), ["CONNECT 10.0.0.7:80 HTTP/1.1"]);
+    // Names are left to the proxy only by an explicit setting, and numbers are checked even then.
+    let open = web.behind_proxy(GuardBehindProxy::ProxyResolves);
+    assert!(fetch_url(&open, "http://intranet.windlass.test/page").await.ends_with("Hello, you"));
+    assert!(fetch_url(&open, "http://10.0.0.7/page").await.contains("private network"));
+}
+
+/// A client of the application that cannot check addresses.
+#[derive(Debug)]
+struct UncheckedClient;
+
+impl HttpTransport for UncheckedClient {
+    fn send<'a>(
+        &'a self,
+        _: http::Request<Bytes>,
+        _: TransportOptions,
+    ) -> BoxFuture<'a, Result<http::Response<Box<dyn TransportBody>>, TransportError>> {
+        Box::pin(async { Err(TransportError::Unreachable("it was used".to_owned())) })
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_cannot_check_addresses_is_not_used() {
+    let web = WebFetcher::new().approve(BuiltInApprovalPolicy::Never).http_client(UncheckedClient);
+    let told = fetch_url(&web, "http://localhost/page").await;
+    assert!(told.contains("cannot check addresses") && !told.contains("it was used"), "{told}");
 }
 
 /// The program that the test below starts with its own trusted certificates.

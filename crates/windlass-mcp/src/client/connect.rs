@@ -119,7 +119,7 @@ async fn open_http(
     handler: &McpClientHandler,
     auth_client: &mut Option<AuthorisedClient>,
 ) -> Result<RunningService<RoleClient, McpClientHandler>, McpConnectError> {
-    let client = McpHttpClient::new().map_err(handshake_error)?;
+    let client = McpHttpClient::new(http);
     let timeout = config.connect_timeout;
     if http.dialect == HttpDialect::LegacySse {
         return open_legacy_sse(http, &client, handler, timeout).await.map_err(handshake_error);
@@ -127,7 +127,7 @@ async fn open_http(
     if auth_client.is_none()
         && let Some(McpAuth::OAuth(oauth)) = &http.auth
     {
-        *auth_client = oauth.restore(&http.url).await.map_err(handshake_error)?;
+        *auth_client = oauth.restore(&http.url, &client).await.map_err(handshake_error)?;
     }
     let mut served = serve_http(config, http, handler, auth_client.as_ref(), &client).await?;
     if let (Err(error), Some(McpAuth::OAuth(oauth))) = (&served, &http.auth)
@@ -135,7 +135,7 @@ async fn open_http(
     {
         // A person may have to consent, so no timeout applies here; the visit callback may set one.
         let before = auth_client.take();
-        let authorised = oauth.authorise(&http.url, challenge, before.as_ref()).await;
+        let authorised = oauth.authorise(&http.url, &client, challenge, before.as_ref()).await;
         *auth_client = Some(authorised.map_err(handshake_error)?);
         served = serve_http(config, http, handler, auth_client.as_ref(), &client).await?;
     }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::child::{ServerProcess, StderrTail};
 use super::connect::{AuthorisedClient, OpenedConnection, open_connection};
 use super::handler::McpClientHandler;
+use super::http::McpHttpClient;
 use super::in_flight::InFlightCalls;
 use super::list::{self, ToolListing};
 use super::{McpAuth, ProtocolEra, oauth};
@@ -321,10 +322,11 @@ impl McpConnection {
     ) -> Result<Arc<LiveConnection>, McpConnectError> {
         let failed = |why| McpConnectError::Handshake { reason: why, stderr: String::new() };
         match &self.config.transport {
-            McpTransport::Http(HttpTransportConfig { url, auth: Some(McpAuth::OAuth(oauth)), .. }) => {
+            McpTransport::Http(http @ HttpTransportConfig { auth: Some(McpAuth::OAuth(oauth)), .. }) => {
                 let before = state.auth_client.take();
-                state.auth_client =
-                    Some(oauth.authorise(url, challenge, before.as_ref()).await.map_err(failed)?);
+                let client = McpHttpClient::new(http);
+                let authorised = oauth.authorise(&http.url, &client, challenge, before.as_ref()).await;
+                state.auth_client = Some(authorised.map_err(failed)?);
             }
             McpTransport::Http(_) | McpTransport::Stdio(_) => {
                 return Err(failed(

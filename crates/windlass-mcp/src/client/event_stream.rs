@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use rmcp::model::{RequestId, ServerJsonRpcMessage};
 use sse_stream::{Error as SseError, Sse};
+use windlass_net::DecodedBody;
 
 use super::framing::{
     MAX_MESSAGE_BYTES, MessageScanner, decode_message, oversize_reason, unreadable_response,
@@ -17,25 +18,21 @@ use super::framing::{
 /// Maximum time to read the rest of a response whose message has arrived, so that its connection can be used again.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-type ByteStream = BoxStream<'static, Result<Vec<u8>, reqwest::Error>>;
-
 /// Returns the events of an HTTP response. `request` is the request that the response answers, if it is known.
 pub(super) fn read_events(
-    response: reqwest::Response,
+    body: DecodedBody,
     request: Option<RequestId>,
 ) -> BoxStream<'static, Result<Sse, SseError>> {
-    let bytes = response.bytes_stream().map(|piece| piece.map(|piece| piece.to_vec())).boxed();
-    let reader =
-        EventReader { bytes: Some(bytes), parser: EventParser::new(request), ready: VecDeque::new() };
+    let reader = EventReader { body: Some(body), parser: EventParser::new(request), ready: VecDeque::new() };
     stream::unfold(reader, |mut reader| async move {
         loop {
             if let Some(event) = reader.ready.pop_front() {
                 return Some((Ok(event), reader));
             }
-            match reader.bytes.as_mut()?.next().await? {
+            match reader.body.as_mut()?.next_chunk().await.transpose()? {
                 Ok(piece) => reader.ready.extend(reader.parser.feed(&piece)),
                 Err(error) => {
-                    reader.bytes = None;
+                    reader.body = None;
                     return Some((Err(SseError::Body(Box::new(error))), reader));
                 }
             }
@@ -45,19 +42,19 @@ pub(super) fn read_events(
 }
 
 struct EventReader {
-    bytes: Option<ByteStream>,
+    body: Option<DecodedBody>,
     parser: EventParser,
     ready: VecDeque<Sse>,
 }
 
 impl Drop for EventReader {
     fn drop(&mut self) {
-        if let (true, Some(mut bytes), Ok(runtime)) =
-            (self.parser.has_answered, self.bytes.take(), tokio::runtime::Handle::try_current())
+        if let (true, Some(mut body), Ok(runtime)) =
+            (self.parser.has_answered, self.body.take(), tokio::runtime::Handle::try_current())
         {
             // A response that was read to its end leaves its connection to the next request.
             runtime.spawn(async move {
-                let rest = async { while let Some(Ok(_)) = bytes.next().await {} };
+                let rest = async { while let Ok(Some(_)) = body.next_chunk().await {} };
                 tokio::time::timeout(DRAIN_TIMEOUT, rest).await
             });
         }

@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::BoxStream;
-use reqwest::StatusCode;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use rmcp::model::{
     ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage,
 };
@@ -21,6 +19,15 @@ use rmcp::transport::streamable_http_client::{
     StreamableHttpError, StreamableHttpPostResponse,
 };
 use sse_stream::{Error as SseError, Sse};
+use url::Url;
+use windlass_net::http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER,
+    WWW_AUTHENTICATE,
+};
+use windlass_net::http::{Method, Request, StatusCode};
+use windlass_net::{
+    Bytes, DecodedBody, HttpClient, HttpTransport, ReplaySafety, TransportError, TransportOptions,
+};
 
 use super::OAuthConfig;
 use super::event_stream::read_events;
@@ -30,9 +37,10 @@ use crate::config::HttpTransportConfig;
 /// Maximum number of redirects. Only 307 and 308 to the same origin are followed, because they keep method
 /// and body.
 const MAX_REDIRECTS: usize = 5;
-/// Time after which an idle connection is closed. It is below the idle timeouts of common servers: a connection that the
-/// server closes while a call is sent leaves the outcome of the call unknown.
-const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum time to open a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum time until the head of a response. Calls and handshakes have shorter deadlines of their own.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of times a request is sent again after the server asked to come back later.
 const MAX_RETRIES: u32 = 4;
 /// Maximum total time that a request waits for an overloaded server.
@@ -77,8 +85,8 @@ pub(super) enum McpHttpError {
     #[error("HTTP {status}{}", shown_body(.body))]
     ServerFailed { status: StatusCode, body: String },
     /// The connection failed.
-    #[error("{}", super::connection::error_chain_text(.0))]
-    Connection(#[source] reqwest::Error),
+    #[error("{0}")]
+    Connection(TransportError),
 }
 
 fn shown_body(body: &str) -> String {
@@ -95,14 +103,14 @@ impl McpHttpError {
         match self {
             Self::Refused { .. } | Self::Overloaded { .. } => true,
             Self::ServerFailed { .. } => false,
-            Self::Connection(error) => error.is_connect() || error.is_builder(),
+            Self::Connection(error) => error.is_unsent(),
         }
     }
 }
 
-impl From<reqwest::Error> for McpHttpError {
-    fn from(error: reqwest::Error) -> Self {
-        Self::Connection(error.without_url())
+impl From<TransportError> for McpHttpError {
+    fn from(error: TransportError) -> Self {
+        Self::Connection(error)
     }
 }
 
@@ -112,62 +120,62 @@ fn failed(error: impl Into<McpHttpError>) -> StreamableHttpError<McpHttpError> {
     StreamableHttpError::Client(error.into())
 }
 
-/// The HTTP client of one server. Connections are kept and reused.
+/// The HTTP client of one server, over the network layer or a client of the application.
 #[derive(Clone)]
 pub(super) struct McpHttpClient {
-    client: reqwest::Client,
+    transport: Arc<dyn HttpTransport>,
+}
+
+/// A response whose body is still to be read.
+pub(super) struct McpResponse {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: DecodedBody,
 }
 
 impl McpHttpClient {
-    /// Creates the client.
-    ///
-    /// # Errors
-    ///
-    /// Returns the reason if the TLS configuration of the machine cannot be read.
-    pub(super) fn new() -> Result<Self, String> {
-        // The call fails if the application has installed a crypto provider already, which works as well.
-        let _chosen = rustls::crypto::ring::default_provider().install_default();
-        let same_place = reqwest::redirect::Policy::custom(|attempt| {
-            let from = attempt.previous().last();
-            let stays = from.is_some_and(|from| {
-                let to = attempt.url();
-                (from.scheme(), from.host_str(), from.port_or_known_default())
-                    == (to.scheme(), to.host_str(), to.port_or_known_default())
-            });
-            let keeps = matches!(attempt.status().as_u16(), 307 | 308);
-            if attempt.previous().len() > MAX_REDIRECTS {
-                attempt.error("there are too many redirects")
-            } else if stays && keeps {
-                attempt.follow()
-            } else {
-                attempt.stop()
-            }
-        });
-        let client = reqwest::Client::builder()
-            .redirect(same_place)
-            .tcp_nodelay(true)
-            .pool_idle_timeout(POOL_IDLE_TIMEOUT)
-            .build();
-        Ok(Self { client: client.map_err(|error| error.to_string())? })
+    /// Creates the client of a configured server.
+    pub(super) fn new(config: &HttpTransportConfig) -> Self {
+        Self { transport: config.http_client.clone().unwrap_or_else(|| Arc::new(HttpClient::new())) }
     }
 
     /// Returns the underlying client.
-    pub(super) fn inner(&self) -> &reqwest::Client {
-        &self.client
+    pub(super) fn transport(&self) -> &Arc<dyn HttpTransport> {
+        &self.transport
+    }
+
+    /// Sends a request, and follows redirects that keep the method, the body and the origin.
+    pub(super) async fn send(
+        &self,
+        request: Request<Bytes>,
+        safety: ReplaySafety,
+    ) -> Result<McpResponse, McpHttpError> {
+        let options =
+            TransportOptions::new(safety).connect_timeout(CONNECT_TIMEOUT).head_timeout(HEAD_TIMEOUT);
+        let mut request = request;
+        for _ in 0..=MAX_REDIRECTS {
+            let (head, body) = self.transport.send(request.clone(), options).await?.into_parts();
+            let target = redirect_target(&request, head.status, &head.headers);
+            let Some(target) = target else {
+                let body = DecodedBody::new(body, &head.headers);
+                return Ok(McpResponse { status: head.status, headers: head.headers, body });
+            };
+            *request.uri_mut() = target;
+        }
+        // Nothing but redirects came back, so the server did not process the request.
+        Err(TransportError::Unusable("there are too many redirects".to_owned()).into())
     }
 
     /// Sends a request until the server processes it, refuses it, or asks to come back too often.
-    async fn send_when_ready(
-        &self,
-        request: reqwest::Request,
-        is_tool_call: bool,
-    ) -> HttpResult<reqwest::Response> {
+    async fn send_when_ready(&self, request: Request<Bytes>, is_tool_call: bool) -> HttpResult<McpResponse> {
+        // Only requests that change nothing could be declared safe, and those are sent again by their callers.
+        let safety = ReplaySafety::Unsafe;
         let mut waited = Duration::ZERO;
-        for attempt in 0.. {
-            let Some(copy) = request.try_clone() else { break };
-            let response = self.client.execute(copy).await.map_err(failed)?;
-            let status = response.status();
-            let given = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let mut attempt = 0;
+        loop {
+            let response = self.send(request.clone(), safety).await.map_err(failed)?;
+            let status = response.status;
+            let given = response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
             let given = given.and_then(parse_retry_after);
             let wait = match (status, given) {
                 (StatusCode::TOO_MANY_REQUESTS, None) => default_wait(attempt),
@@ -181,10 +189,46 @@ impl McpHttpClient {
             }
             tracing::debug!(%status, ?wait, "an MCP server asks to come back later");
             waited += wait;
+            attempt += 1;
             tokio::time::sleep(wait).await;
         }
-        self.client.execute(request).await.map_err(failed)
     }
+}
+
+/// Returns the target of a redirect that is followed: 307 or 308, which keep method and body, to the same origin.
+fn redirect_target(
+    request: &Request<Bytes>,
+    status: StatusCode,
+    headers: &HeaderMap,
+) -> Option<windlass_net::http::Uri> {
+    if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
+        return None;
+    }
+    let from = Url::parse(&request.uri().to_string()).ok()?;
+    let to = from.join(headers.get(LOCATION)?.to_str().ok()?).ok()?;
+    if from.origin() != to.origin() || to.username() != "" || to.password().is_some() {
+        return None;
+    }
+    to.as_str().split('#').next()?.parse().ok()
+}
+
+/// Creates a request to a URL.
+pub(super) fn new_request(
+    method: Method,
+    url: &str,
+    headers: HeaderMap,
+    body: Vec<u8>,
+) -> Result<Request<Bytes>, McpHttpError> {
+    // The parser normalises addresses that the header of a request cannot carry, such as those with spaces.
+    let unusable =
+        |why: &dyn std::fmt::Display| TransportError::Unusable(format!("the URL cannot be used: {why}"));
+    let url = Url::parse(url).map_err(|error| unusable(&error))?;
+    let address = url.as_str().split('#').next().unwrap_or_default();
+    let mut request = Request::new(Bytes::from(body));
+    *request.method_mut() = method;
+    *request.uri_mut() = address.parse().map_err(|error| unusable(&error))?;
+    *request.headers_mut() = headers;
+    Ok(request)
 }
 
 fn default_wait(attempt: u32) -> Duration {
@@ -198,9 +242,9 @@ fn parse_retry_after(value: &str) -> Option<Duration> {
 }
 
 /// Returns the challenge of a response that requires authorisation.
-fn auth_challenge(response: &reqwest::Response) -> Option<StreamableHttpError<McpHttpError>> {
-    let header = response.headers().get(WWW_AUTHENTICATE)?.to_str().ok()?.to_owned();
-    match response.status() {
+fn auth_challenge(response: &McpResponse) -> Option<StreamableHttpError<McpHttpError>> {
+    let header = response.headers.get(WWW_AUTHENTICATE)?.to_str().ok()?.to_owned();
+    match response.status {
         StatusCode::UNAUTHORIZED => Some(StreamableHttpError::AuthRequired(AuthRequiredError::new(header))),
         StatusCode::FORBIDDEN => {
             let scope = header.split_once("scope=\"").and_then(|(_, rest)| rest.split_once('"'));
@@ -212,15 +256,15 @@ fn auth_challenge(response: &reqwest::Response) -> Option<StreamableHttpError<Mc
 }
 
 /// Reads a body of at most the maximum size of a message.
-async fn read_body(mut response: reqwest::Response) -> HttpResult<Result<Vec<u8>, String>> {
-    let mut body = Vec::new();
-    while let Some(piece) = response.chunk().await.map_err(failed)? {
-        if body.len() + piece.len() > MAX_MESSAGE_BYTES {
-            return Ok(Err(oversize_reason(body.len() + piece.len())));
+async fn read_body(mut body: DecodedBody) -> HttpResult<Result<Vec<u8>, String>> {
+    let mut whole = Vec::new();
+    while let Some(piece) = body.next_chunk().await.map_err(failed)? {
+        if whole.len() + piece.len() > MAX_MESSAGE_BYTES {
+            return Ok(Err(oversize_reason(whole.len() + piece.len())));
         }
-        body.extend_from_slice(&piece);
+        whole.extend_from_slice(&piece);
     }
-    Ok(Ok(body))
+    Ok(Ok(whole))
 }
 
 fn request_id(message: &ClientJsonRpcMessage) -> Option<&RequestId> {
@@ -242,35 +286,36 @@ impl StreamableHttpClient for McpHttpClient {
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> HttpResult<StreamableHttpPostResponse> {
         let body = serde_json::to_vec(&message)?;
-        let mut request = self.client.post(&*uri).header(ACCEPT, ACCEPTED_TYPES);
-        request = request.header(CONTENT_TYPE, "application/json").body(body);
         let had_session = session_id.is_some();
-        request = with_headers(request, session_id, auth_header, custom_headers);
+        let mut headers = request_headers(session_id, auth_header, custom_headers).map_err(failed)?;
+        headers.insert(ACCEPT, HeaderValue::from_static(ACCEPTED_TYPES));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let request = new_request(Method::POST, &uri, headers, body).map_err(failed)?;
         let is_tool_call = matches!(
             &message,
             JsonRpcMessage::Request(request) if matches!(request.request, ClientRequest::CallToolRequest(_))
         );
-        let response = self.send_when_ready(request.build().map_err(failed)?, is_tool_call).await?;
+        let response = self.send_when_ready(request, is_tool_call).await?;
         if let Some(challenge) = auth_challenge(&response) {
             return Err(challenge);
         }
-        let status = response.status();
+        let status = response.status;
         if status == StatusCode::NOT_FOUND && had_session {
             return Err(StreamableHttpError::SessionExpired);
         }
-        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let header = |name: &str| response.headers.get(name).and_then(|value| value.to_str().ok());
         let session = header(HEADER_SESSION_ID).map(str::to_owned);
         let content_type = header(CONTENT_TYPE.as_str()).map(str::to_owned);
         let has_type = |name: &str| content_type.as_deref().is_some_and(|kind| kind.starts_with(name));
         let id = request_id(&message);
         if !status.is_success() {
-            let body = read_body(response).await?.unwrap_or_else(|reason| reason.into_bytes());
+            let body = read_body(response.body).await?.unwrap_or_else(|reason| reason.into_bytes());
             return refusal(&message, status, &body, had_session);
         }
         if has_type("text/event-stream") {
-            return Ok(StreamableHttpPostResponse::Sse(read_events(response, id.cloned()), session));
+            return Ok(StreamableHttpPostResponse::Sse(read_events(response.body, id.cloned()), session));
         }
-        let body = read_body(response).await?;
+        let body = read_body(response.body).await?;
         let Some(id) = id else { return Ok(StreamableHttpPostResponse::Accepted) };
         if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
             return Ok(StreamableHttpPostResponse::Accepted);
@@ -292,8 +337,9 @@ impl StreamableHttpClient for McpHttpClient {
         auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> HttpResult<()> {
-        let request = with_headers(self.client.delete(&*uri), Some(session_id), auth_header, custom_headers);
-        request.send().await.map_err(failed)?;
+        let headers = request_headers(Some(session_id), auth_header, custom_headers).map_err(failed)?;
+        let request = new_request(Method::DELETE, &uri, headers, Vec::new()).map_err(failed)?;
+        self.send(request, ReplaySafety::Safe).await.map_err(failed)?;
         Ok(())
     }
 
@@ -305,42 +351,55 @@ impl StreamableHttpClient for McpHttpClient {
         auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> HttpResult<BoxStream<'static, Result<Sse, SseError>>> {
-        let mut request = self.client.get(&*uri).header(ACCEPT, ACCEPTED_TYPES);
+        let mut headers = request_headers(session_id, auth_header, custom_headers).map_err(failed)?;
+        headers.insert(ACCEPT, HeaderValue::from_static(ACCEPTED_TYPES));
         if let Some(last) = last_event_id {
-            request = request.header(HEADER_LAST_EVENT_ID, last);
+            headers.insert(HEADER_LAST_EVENT_ID, header_value(&last).map_err(failed)?);
         }
-        let request = with_headers(request, session_id, auth_header, custom_headers);
-        let response = request.send().await.map_err(failed)?;
-        if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        let request = new_request(Method::GET, &uri, headers, Vec::new()).map_err(failed)?;
+        let response = self.send(request, ReplaySafety::Safe).await.map_err(failed)?;
+        if response.status == StatusCode::METHOD_NOT_ALLOWED {
             return Err(StreamableHttpError::ServerDoesNotSupportSse);
         }
         if let Some(challenge) = auth_challenge(&response) {
             return Err(challenge);
         }
-        let status = response.status();
+        let status = response.status;
         if !status.is_success() {
             return Err(failed(McpHttpError::Refused { status, body: String::new() }));
         }
-        Ok(read_events(response, None))
+        Ok(read_events(response.body, None))
     }
 }
 
-fn with_headers(
-    mut request: reqwest::RequestBuilder,
+/// Returns the headers of a request.
+fn request_headers(
     session_id: Option<Arc<str>>,
     auth_header: Option<String>,
     custom_headers: HashMap<HeaderName, HeaderValue>,
-) -> reqwest::RequestBuilder {
-    for (name, value) in custom_headers {
-        request = request.header(name, value);
-    }
+) -> Result<HeaderMap, McpHttpError> {
+    let mut headers = HeaderMap::new();
+    headers.extend(custom_headers);
     if let Some(token) = auth_header {
-        request = request.bearer_auth(token);
+        headers.insert(AUTHORIZATION, bearer_value(&token)?);
     }
-    match session_id {
-        Some(session) => request.header(HEADER_SESSION_ID, &*session),
-        None => request,
+    if let Some(session) = session_id {
+        headers.insert(HEADER_SESSION_ID, header_value(&session)?);
     }
+    Ok(headers)
+}
+
+/// Returns the value of an authorisation header with a bearer token.
+pub(super) fn bearer_value(token: &str) -> Result<HeaderValue, McpHttpError> {
+    let mut value = header_value(&format!("Bearer {token}"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn header_value(text: &str) -> Result<HeaderValue, McpHttpError> {
+    // The error of the header type would show the value.
+    let unusable = |_| TransportError::Unusable("a header has characters that cannot be sent".to_owned());
+    Ok(HeaderValue::from_str(text).map_err(unusable)?)
 }
 
 /// Returns the outcome of a request that was answered with an error status. A JSON-RPC error in the body is kept.

@@ -1,25 +1,29 @@
 //! The transport of servers from before streamable HTTP: one event stream for everything that the server says, and a
 //! URL for everything that the client says.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use reqwest::header::{ACCEPT, HeaderName, HeaderValue};
-use reqwest::{StatusCode, Url};
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::service::RoleClient;
 use rmcp::transport::Transport;
 use sse_stream::{Error as SseError, Sse};
+use url::Url;
+use windlass_net::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use windlass_net::http::{Method, StatusCode};
+use windlass_net::{ReplaySafety, TransportError};
 
 use super::event_stream::read_events;
 use super::framing::decode_message;
-use super::http::{McpAuth, McpHttpClient, McpHttpError, configured_headers};
+use super::http::{McpAuth, McpHttpClient, McpHttpError, bearer_value, configured_headers, new_request};
 use crate::config::HttpTransportConfig;
 
 /// Maximum number of events before the server must have named its URL.
 const MAX_EVENTS_BEFORE_ENDPOINT: usize = 16;
+
+/// Maximum number of bytes of a refusal that are read.
+const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 
 /// A transport over an event stream and a URL.
 pub(super) struct LegacySseTransport {
@@ -29,21 +33,8 @@ pub(super) struct LegacySseTransport {
 }
 
 struct LegacySseClient {
-    client: reqwest::Client,
-    headers: HashMap<HeaderName, HeaderValue>,
-    bearer: Option<String>,
-}
-
-impl LegacySseClient {
-    fn prepare(&self, mut request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
-        for (name, value) in &self.headers {
-            request = request.header(name, value);
-        }
-        match &self.bearer {
-            Some(token) => request.bearer_auth(token),
-            None => request,
-        }
-    }
+    http: McpHttpClient,
+    headers: HeaderMap,
 }
 
 impl LegacySseTransport {
@@ -54,20 +45,24 @@ impl LegacySseTransport {
     /// Returns the reason if there is no event stream, or if its URL has another origin.
     pub(super) async fn open(config: &HttpTransportConfig, http: &McpHttpClient) -> Result<Self, String> {
         let base = Url::parse(&config.url).map_err(|error| error.to_string())?;
-        let bearer = match &config.auth {
-            Some(McpAuth::Bearer(token)) => Some(token.clone()),
-            Some(McpAuth::OAuth(_)) | None => None,
-        };
-        let client =
-            LegacySseClient { client: http.inner().clone(), headers: configured_headers(config)?, bearer };
-        let request = client.prepare(client.client.get(base.clone()).header(ACCEPT, "text/event-stream"));
-        let response = request.send().await.map_err(|error| McpHttpError::from(error).to_string())?;
-        let kind = response.headers().get(reqwest::header::CONTENT_TYPE);
-        let has_events = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        if response.status() != StatusCode::OK || !has_events {
-            return Err(format!("HTTP {} without an event stream", response.status()));
+        let mut headers = HeaderMap::new();
+        headers.extend(configured_headers(config)?);
+        if let Some(McpAuth::Bearer(token)) = &config.auth {
+            headers.insert(AUTHORIZATION, bearer_value(token).map_err(|error| error.to_string())?);
         }
-        let mut events = read_events(response, None);
+        let client = LegacySseClient { http: http.clone(), headers };
+        let mut headers = client.headers.clone();
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let request = new_request(Method::GET, base.as_str(), headers, Vec::new());
+        let request = request.map_err(|error| error.to_string())?;
+        let response = client.http.send(request, ReplaySafety::Safe).await;
+        let response = response.map_err(|error| error.to_string())?;
+        let kind = response.headers.get(CONTENT_TYPE);
+        let has_events = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        if response.status != StatusCode::OK || !has_events {
+            return Err(format!("HTTP {} without an event stream", response.status));
+        }
+        let mut events = read_events(response.body, None);
         for _ in 0..MAX_EVENTS_BEFORE_ENDPOINT {
             let event = events.next().await.ok_or("the event stream ended before it named its URL")?;
             let event = event.map_err(|error| error.to_string())?;
@@ -94,12 +89,20 @@ impl Transport<RoleClient> for LegacySseTransport {
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let (client, endpoint) = (self.client.clone(), self.endpoint.clone());
         async move {
-            let response = client.prepare(client.client.post(endpoint).json(&message)).send().await?;
-            let status = response.status();
+            let unusable =
+                |error| TransportError::Unusable(format!("the message cannot be written: {error}"));
+            let body = serde_json::to_vec(&message).map_err(unusable)?;
+            let mut headers = client.headers.clone();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            let request = new_request(Method::POST, endpoint.as_str(), headers, body)?;
+            let mut response = client.http.send(request, ReplaySafety::Unsafe).await?;
+            let status = response.status;
             if status.is_success() {
+                response.body.drain().await;
                 return Ok(());
             }
-            let body = response.text().await.unwrap_or_default();
+            let body = response.body.read_all(MAX_REFUSAL_BYTES).await.unwrap_or_default();
+            let body = String::from_utf8_lossy(&body).into_owned();
             Err(if status.is_server_error() {
                 McpHttpError::ServerFailed { status, body }
             } else {

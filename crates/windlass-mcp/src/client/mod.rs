@@ -15,6 +15,7 @@ mod in_flight;
 mod legacy_sse;
 mod list;
 mod oauth;
+mod oauth_client;
 mod oauth_redirect;
 mod server_requests;
 mod stdio;

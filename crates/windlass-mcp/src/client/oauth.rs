@@ -13,6 +13,7 @@ use rmcp::transport::auth::{
 use rmcp::transport::streamable_http_client::{AuthRequiredError, InsufficientScopeError};
 
 use super::http::McpHttpClient;
+use super::oauth_client::OAuthNetworkClient;
 use super::token_store::{OAuthTokenStore, ServerCredentials};
 
 /// The OAuth settings of an application, with a callback that opens the authorisation URL in a browser.
@@ -86,8 +87,13 @@ impl OAuthConfig {
         self
     }
 
-    async fn new_manager(&self, url: &str) -> Result<AuthorizationManager, AuthError> {
-        let mut manager = AuthorizationManager::new(url).await?;
+    async fn new_manager(
+        &self,
+        url: &str,
+        client: &McpHttpClient,
+    ) -> Result<AuthorizationManager, AuthError> {
+        let client = Arc::new(OAuthNetworkClient::new(url, client.transport()));
+        let mut manager = AuthorizationManager::new_with_oauth_http_client(url, client).await?;
         if let Some(store) = &self.tokens {
             manager.set_credential_store(ServerCredentials { store: store.clone(), url: url.to_owned() });
         }
@@ -99,17 +105,21 @@ impl OAuthConfig {
     /// # Errors
     ///
     /// Returns the reason if the stored credentials cannot be read.
-    pub(super) async fn restore(&self, url: &str) -> Result<Option<AuthClient<McpHttpClient>>, String> {
+    pub(super) async fn restore(
+        &self,
+        url: &str,
+        client: &McpHttpClient,
+    ) -> Result<Option<AuthClient<McpHttpClient>>, String> {
         let Some(store) = &self.tokens else { return Ok(None) };
         if store.load(url).await?.is_none() {
             return Ok(None);
         }
         let restored = async {
-            let mut manager = self.new_manager(url).await?;
+            let mut manager = self.new_manager(url, client).await?;
             Ok::<_, AuthError>(manager.initialize_from_store().await?.then_some(manager))
         };
         match restored.await {
-            Ok(Some(manager)) => Ok(Some(AuthClient::new(McpHttpClient::new()?, manager))),
+            Ok(Some(manager)) => Ok(Some(AuthClient::new(client.clone(), manager))),
             Ok(None) => Ok(None),
             Err(error) => {
                 tracing::warn!(%error, "stored OAuth credentials cannot be used");
@@ -122,14 +132,14 @@ impl OAuthConfig {
     pub(super) async fn authorise(
         &self,
         url: &str,
+        client: &McpHttpClient,
         challenge: &str,
         before: Option<&AuthClient<McpHttpClient>>,
     ) -> Result<AuthClient<McpHttpClient>, String> {
-        let client = McpHttpClient::new()?;
         let failed = |error: AuthError| {
             format!("the server requires authorisation, and the OAuth flow failed: {error}")
         };
-        let mut state = OAuthState::Unauthorized(self.new_manager(url).await.map_err(failed)?);
+        let mut state = OAuthState::Unauthorized(self.new_manager(url, client).await.map_err(failed)?);
         let mut request = AuthorizationRequest::new(&self.redirect_url)
             .with_client_name(&self.client_name)
             .with_challenge(challenge);
@@ -163,7 +173,7 @@ impl OAuthConfig {
             .map_err(failed)?;
         let manager =
             state.into_authorization_manager().ok_or("the OAuth flow ended without an authorisation")?;
-        Ok(AuthClient::new(client, manager))
+        Ok(AuthClient::new(client.clone(), manager))
     }
 }
 

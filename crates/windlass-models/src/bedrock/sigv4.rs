@@ -11,7 +11,7 @@ use hyper::Request;
 
 use crate::api_key::ApiKey;
 use crate::signer::{RequestSigner, SignError};
-use crate::transport::BoxFuture;
+use windlass_net::BoxFuture;
 
 /// The name of the service in signatures.
 const BEDROCK_SERVICE: &str = "bedrock";

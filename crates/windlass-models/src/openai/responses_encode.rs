@@ -16,11 +16,11 @@ use windlass::model::{ToolChoice, ToolDefinition, ToolKind};
 
 use super::ConversationState;
 use super::provider_calls::{encode_provider_call, encode_provider_output, parts_beside_output};
-use crate::protocol::ReplaySafety;
 use crate::wire::{
     ItemOrigin, MediaLocation, RequestBase, RequestFields, chosen_tool_name, find_offered_tool,
     offered_tools, output_schema_name, since_last_response, to_wire_name, with_annotations,
 };
+use windlass_net::ReplaySafety;
 
 /// The body of a request.
 pub(super) struct ResponsesRequestBody<'a> {

@@ -80,7 +80,7 @@ async fn a_token_is_fetched_again_before_it_expires() {
             Ok(AccessToken { token: format!("t{number}").into(), valid_for: Some(Duration::from_secs(3600)) })
         }
     });
-    let request = || windlass_models::transport::http::Request::new(windlass_models::transport::Bytes::new());
+    let request = || windlass_models::net::http::Request::new(windlass_models::net::Bytes::new());
     let mut seen = Vec::new();
     for wait in [0, 1_000, 2_500, 100] {
         tokio::time::advance(Duration::from_secs(wait)).await;

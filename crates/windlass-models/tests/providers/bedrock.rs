@@ -206,7 +206,7 @@ async fn the_messages_api_of_bedrock_wraps_its_events() {
 #[tokio::test]
 async fn a_signature_is_that_of_the_official_client() {
     use std::time::{Duration, SystemTime};
-    use windlass_models::transport::{Bytes, http};
+    use windlass_models::net::{Bytes, http};
     use windlass_models::{AwsCredentials, RequestSigner, SigV4Signer};
     let credentials =
         AwsCredentials::new("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY").session_token("tok");

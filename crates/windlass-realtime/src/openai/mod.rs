@@ -2,13 +2,11 @@
 //! protocol too.
 
 mod decode;
-mod dial;
 mod encode;
 mod sent_configurations;
 mod socket;
 
 pub use decode::{RealtimeEventDecoder, decode_item};
-pub use dial::{ReadWriteStream, StreamDialer, TcpDialer};
 pub use encode::{encode_command, encode_item, encode_session};
 
 use std::fmt;
@@ -20,6 +18,7 @@ use futures_util::future::BoxFuture;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::{HeaderName, HeaderValue, Request, Uri};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use windlass_net::{NetworkDialer, StreamDialer, TransportError};
 
 use crate::model::{RealtimeConnection, RealtimeConnectionError, RealtimeModel};
 use crate::settings::SessionConfiguration;
@@ -79,7 +78,7 @@ impl OpenAiRealtime {
             model: None,
             api_key: None,
             headers: Vec::new(),
-            dialer: Arc::new(TcpDialer),
+            dialer: Arc::new(NetworkDialer::new()),
             call_id: None,
             ping_interval: DEFAULT_PING_INTERVAL,
             ping_timeout: Some(DEFAULT_PING_INTERVAL),
@@ -134,7 +133,7 @@ impl OpenAiRealtime {
         self
     }
 
-    /// Sets the transport of the connection.
+    /// Sets the dialler of the connection. The default is TCP with TLS, through the proxies of the environment.
     #[must_use]
     pub fn dialer(mut self, dialer: impl StreamDialer) -> Self {
         self.dialer = Arc::new(dialer);
@@ -198,7 +197,7 @@ impl RealtimeModel for OpenAiRealtime {
     ) -> BoxFuture<'a, Result<RealtimeConnection, RealtimeConnectionError>> {
         async move {
             let request = self.build_request().await?;
-            let stream = self.dialer.open_stream(request.uri()).await?;
+            let stream = self.dialer.open_stream(request.uri()).await.map_err(to_dial_error)?;
             let config = WebSocketConfig::default()
                 .read_buffer_size(READ_BUFFER_SIZE)
                 .max_message_size(Some(self.max_message_size))
@@ -214,6 +213,17 @@ impl RealtimeModel for OpenAiRealtime {
             Ok(socket::into_connection(socket, settings))
         }
         .boxed()
+    }
+}
+
+/// Returns the error of a connection that could not be opened. An untrusted certificate, a refusing proxy or a
+/// malformed address stay as they are, so a new attempt is useless.
+fn to_dial_error(error: TransportError) -> RealtimeConnectionError {
+    match error {
+        TransportError::Unreachable(_) | TransportError::ConnectionLost(_) | TransportError::TimedOut(_) => {
+            RealtimeConnectionError::new(error.to_string())
+        }
+        _ => RealtimeConnectionError::permanent(error.to_string()),
     }
 }
 

@@ -13,9 +13,9 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error, Message};
+use windlass_net::ByteStream;
 
 use super::decode::RealtimeEventDecoder;
-use super::dial::ReadWriteStream;
 use super::encode::encode_command;
 use super::sent_configurations::SentConfigurations;
 use crate::model::{
@@ -24,7 +24,7 @@ use crate::model::{
 };
 use crate::sync::sleep_until_deadline;
 
-type RealtimeSocket = WebSocketStream<Box<dyn ReadWriteStream>>;
+type RealtimeSocket = WebSocketStream<Box<dyn ByteStream>>;
 type SharedSocketSink = Arc<Mutex<SplitSink<RealtimeSocket, Message>>>;
 
 /// Settings of a WebSocket connection.

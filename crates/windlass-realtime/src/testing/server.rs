@@ -18,13 +18,13 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::http::Uri;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use windlass_net::{ByteStream, StreamDialer, TransportError};
 
 use super::conversation::LoopbackConversation;
 use super::fault::{ErrorNames, FaultAction, FaultTrigger, WireFault, take_due_fault};
 use super::reply::{ConversationView, LoopbackReply, ReplyFunction};
 use super::speech::SpeechTranscriber;
-use crate::model::RealtimeConnectionError;
-use crate::openai::{OpenAiRealtime, ReadWriteStream, StreamDialer};
+use crate::openai::OpenAiRealtime;
 use crate::sync::{lock, sleep_until_deadline};
 
 /// An in-process server for OpenAI's Realtime API. Clones refer to the same server.
@@ -211,7 +211,7 @@ impl LoopbackServer {
         self.shared.is_recording_disabled.store(true, Ordering::Relaxed);
     }
 
-    async fn serve_connection(self, stream: impl ReadWriteStream) {
+    async fn serve_connection(self, stream: impl ByteStream) {
         let Ok(socket) = tokio_tungstenite::accept_async(stream).await else { return };
         let connection = self.shared.connection_count.fetch_add(1, Ordering::Relaxed) + 1;
         let behaviour = lock(&self.shared.behaviour).clone();
@@ -233,19 +233,16 @@ impl LoopbackServer {
 }
 
 impl StreamDialer for LoopbackServer {
-    fn open_stream<'a>(
-        &'a self,
-        _: &'a Uri,
-    ) -> BoxFuture<'a, Result<Box<dyn ReadWriteStream>, RealtimeConnectionError>> {
+    fn open_stream<'a>(&'a self, _: &'a Uri) -> BoxFuture<'a, Result<Box<dyn ByteStream>, TransportError>> {
         let left = self.shared.connections_to_refuse.load(Ordering::Relaxed);
         if left > 0 {
             self.shared.connections_to_refuse.store(left - 1, Ordering::Relaxed);
-            return std::future::ready(Err(RealtimeConnectionError::new("the server refuses connections")))
-                .boxed();
+            let refused = TransportError::Unreachable("the server refuses connections".to_owned());
+            return std::future::ready(Err(refused)).boxed();
         }
         let (client, server) = tokio::io::duplex(256 * 1024);
         tokio::spawn(self.clone().serve_connection(server));
-        std::future::ready(Ok(Box::new(client) as Box<dyn ReadWriteStream>)).boxed()
+        std::future::ready(Ok(Box::new(client) as Box<dyn ByteStream>)).boxed()
     }
 }
 
@@ -263,7 +260,7 @@ struct LoopbackConnection<S> {
     freezes: watch::Receiver<u64>,
 }
 
-impl<S: ReadWriteStream> LoopbackConnection<S> {
+impl<S: ByteStream> LoopbackConnection<S> {
     async fn run_conversation(
         &mut self,
         conversation: &mut LoopbackConversation,

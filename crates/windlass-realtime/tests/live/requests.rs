@@ -9,11 +9,12 @@ use futures_util::future::BoxFuture;
 use tokio_tungstenite::tungstenite::http::Uri;
 use windlass::guardrail::OutputGuardrail;
 use windlass::prelude::*;
+use windlass_net::{ByteStream, StreamDialer, TransportError};
 use windlass_realtime::model::{
     ModalityTokens, RealtimeConnectionError, RealtimeModelEvent, ResponseOptions, ResponseScope,
     ResponseStatus,
 };
-use windlass_realtime::openai::{OpenAiRealtime, ReadWriteStream, RealtimeEventDecoder, StreamDialer};
+use windlass_realtime::openai::{OpenAiRealtime, RealtimeEventDecoder};
 use windlass_realtime::settings::{
     OutputModality, ProviderTracing, RealtimeSettings, ServerVad, TurnDetection,
 };
@@ -320,8 +321,8 @@ impl StreamDialer for AddressReport {
     fn open_stream<'a>(
         &'a self,
         address: &'a Uri,
-    ) -> BoxFuture<'a, Result<Box<dyn ReadWriteStream>, RealtimeConnectionError>> {
-        let error = RealtimeConnectionError::permanent(format!("asked for {address}"));
+    ) -> BoxFuture<'a, Result<Box<dyn ByteStream>, TransportError>> {
+        let error = TransportError::Unusable(format!("asked for {address}"));
         async move { Err(error) }.boxed()
     }
 }

@@ -1,18 +1,12 @@
-//! One HTTP request to one of the checked addresses.
+//! One request of a page, over the network layer.
 
-use std::future::poll_fn;
-use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
+use windlass_net::http::{HeaderMap, Request, StatusCode, header};
+use windlass_net::{
+    Bytes, DecodedBody, HttpTransport, ReplaySafety, TransportError, TransportOptions, is_gzip,
+};
 
-use hyper::body::{Body, Incoming};
-use hyper::client::conn::http1::handshake;
-use hyper::rt::{Read, Write};
-use hyper::{HeaderMap, Request, StatusCode, header};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
-
-use super::url::{PageUrl, PageUrlScheme};
+use super::timeout_message;
+use super::url::PageUrl;
 
 /// An HTTP response, with a bounded body.
 pub(super) struct FetchResponse {
@@ -23,50 +17,53 @@ pub(super) struct FetchResponse {
     pub(super) is_complete: bool,
 }
 
+/// Requests a page. The client's guard checks the address that is connected to.
 pub(super) async fn send_get(
+    client: &dyn HttpTransport,
     url: &PageUrl,
-    addresses: &[SocketAddr],
-    most: usize,
+    max_bytes: usize,
+    options: TransportOptions,
 ) -> Result<FetchResponse, String> {
-    let failed =
-        |error: &io::Error| format!("cannot be reached ({}): try later, or another page", error.kind());
-    let stream = TcpStream::connect(addresses).await.map_err(|error| failed(&error))?;
-    match url.scheme {
-        PageUrlScheme::Http => exchange(TokioIo::new(stream), url, most).await,
-        PageUrlScheme::Https => {
-            let stream = windlass_tls::connect(stream, url.host())
-                .await
-                .map_err(|error| format!("is not safe to talk to: {error}"))?;
-            exchange(TokioIo::new(stream), url, most).await
+    let request = Request::get(url.to_string())
+        .header(header::USER_AGENT, concat!("windlass/", env!("CARGO_PKG_VERSION")))
+        .header(header::ACCEPT, "text/html, text/*;q=0.9, application/json;q=0.9, */*;q=0.1")
+        .header(header::ACCEPT_ENCODING, "gzip")
+        .body(Bytes::new())
+        .map_err(|error| format!("cannot be asked for: {error}"))?;
+    let (head, body) = client.send(request, options).await.map_err(describe_failure)?.into_parts();
+    let encoding = head.headers.get(header::CONTENT_ENCODING).and_then(|encoding| encoding.to_str().ok());
+    let encoding = encoding.unwrap_or_default().trim();
+    if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") && !is_gzip(&head.headers) {
+        return Err("is in a content encoding that was not asked for".to_owned());
+    }
+    let mut body = DecodedBody::new(body, &head.headers);
+    let (body, is_complete) = read_body(&mut body, max_bytes).await.map_err(describe_failure)?;
+    Ok(FetchResponse { status: head.status, headers: head.headers, body, is_complete })
+}
+
+/// Returns the options of a request within this time.
+pub(super) fn page_options(time: std::time::Duration) -> TransportOptions {
+    TransportOptions::new(ReplaySafety::Safe).connect_timeout(time).head_timeout(time)
+}
+
+fn describe_failure(error: TransportError) -> String {
+    match error {
+        TransportError::AddressRefused(_) => {
+            "is on this machine or in a private network, and these are not open to agents".to_owned()
         }
+        TransportError::Unreachable(why) => {
+            format!("cannot be reached ({why}): check how it is written, or try later or another page")
+        }
+        TransportError::TimedOut(time) => timeout_message(time),
+        TransportError::Unusable(why) => format!("is not safe to talk to: {why}"),
+        error => format!("answered in a way that is not understood: {error}"),
     }
 }
 
-async fn exchange(
-    io: impl Read + Write + Unpin + Send + 'static,
-    url: &PageUrl,
-    most: usize,
-) -> Result<FetchResponse, String> {
-    let failed = |error: hyper::Error| format!("answered in a way that is not understood: {error}");
-    let (mut sender, connection) = handshake(io).await.map_err(failed)?;
-    let _connection = AbortOnDrop(tokio::spawn(async move { connection.await.ok() }));
-    let request = Request::get(url.path.as_str())
-        .header(header::HOST, url.authority())
-        .header(header::USER_AGENT, concat!("windlass/", env!("CARGO_PKG_VERSION")))
-        .header(header::ACCEPT, "text/html, text/*;q=0.9, application/json;q=0.9, */*;q=0.1")
-        .header(header::ACCEPT_ENCODING, "identity")
-        .body(String::new())
-        .map_err(|error| format!("cannot be asked for: {error}"))?;
-    let (head, body) = sender.send_request(request).await.map_err(failed)?.into_parts();
-    let (body, is_whole) = read_body(body, most).await.map_err(failed)?;
-    Ok(FetchResponse { status: head.status, headers: head.headers, body, is_complete: is_whole })
-}
-
-async fn read_body(mut body: Incoming, most: usize) -> Result<(Vec<u8>, bool), hyper::Error> {
+async fn read_body(body: &mut DecodedBody, max_bytes: usize) -> Result<(Vec<u8>, bool), TransportError> {
     let mut bytes = Vec::new();
-    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        let Ok(data) = frame?.into_data() else { continue };
-        let room = most - bytes.len();
+    while let Some(data) = body.next_chunk().await? {
+        let room = max_bytes - bytes.len();
         if data.len() > room {
             bytes.extend_from_slice(&data[..room]);
             return Ok((bytes, false));
@@ -74,13 +71,4 @@ async fn read_body(mut body: Incoming, most: usize) -> Result<(Vec<u8>, bool), h
         bytes.extend_from_slice(&data);
     }
     Ok((bytes, true))
-}
-
-/// A task that is aborted on drop.
-struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }

@@ -1,17 +1,18 @@
 //! The tool `fetch_url`: pages of the public web, without access to private networks.
 //!
-//! **Invariant:** connections are made only to checked IP addresses. A host name is resolved once, all its
-//! addresses must be public, and the connection uses one of exactly these addresses; every redirect is
-//! checked the same way, and is followed only if its address would need no approval as a first request. DNS rebinding between the check and the connection therefore has no effect.
+//! **Invariant:** connections are made only to checked IP addresses. The guard of the HTTP client
+//! ([`AddressGuard`]) resolves a host name once, requires that all its addresses are public, and connects to one of
+//! exactly these; every redirect is checked the same way, and is followed only if its address would need no approval as
+//! a first request. DNS rebinding between the check and the connection therefore has no effect. Behind a proxy the same
+//! holds, because the proxy is asked for a tunnel to the checked address.
 
-mod address;
 mod connect;
 mod html;
 mod url;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::header::{CONTENT_TYPE, LOCATION};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use windlass::core::provenance::{ContentSource, ContentSources};
@@ -19,12 +20,14 @@ use windlass::{
     core::tool::{ToolEffect, ToolKey},
     tool::{Tool, ToolContext},
 };
+use windlass_net::http::header::{CONTENT_TYPE, LOCATION};
+use windlass_net::{AddressGuard, GuardBehindProxy, HttpClient, HttpTransport, is_public_address};
 
 use crate::error::ToolRefusal;
 use crate::policy::{BuiltInApprovalPolicy, ToolLimits};
 use crate::text::truncate;
 use crate::tool_policy::{PolicyVerdict, ToolPolicy};
-use connect::{FetchResponse, send_get};
+use connect::{FetchResponse, page_options, send_get};
 use url::PageUrl;
 
 /// Maximum number of redirects.
@@ -48,6 +51,8 @@ pub struct WebFetcher {
     policy: Option<ToolPolicy>,
     private_hosts: Vec<String>,
     limits: ToolLimits,
+    http_client: Option<Arc<dyn HttpTransport>>,
+    behind_proxy: GuardBehindProxy,
 }
 
 impl WebFetcher {
@@ -87,19 +92,52 @@ impl WebFetcher {
         self
     }
 
+    /// Sets the HTTP client, for example one with other proxies. It must be able to check addresses
+    /// ([`HttpTransport::with_address_guard`]); otherwise every call fails. The default client uses the proxies of the
+    /// environment.
+    #[must_use]
+    pub fn http_client(mut self, client: impl HttpTransport) -> Self {
+        self.http_client = Some(Arc::new(client));
+        self
+    }
+
+    /// Sets the check of addresses behind a proxy. The default, [`GuardBehindProxy::PinnedTunnel`], keeps private
+    /// networks closed whatever the proxy can reach; [`GuardBehindProxy::ProxyResolves`] leaves names to the proxy.
+    #[must_use]
+    pub fn behind_proxy(mut self, behind_proxy: GuardBehindProxy) -> Self {
+        self.behind_proxy = behind_proxy;
+        self
+    }
+
+    /// Returns the client that connects only to public addresses and permitted private hosts.
+    fn guarded_client(&self) -> Option<Arc<dyn HttpTransport>> {
+        let private_hosts = self.private_hosts.clone();
+        let guard = AddressGuard::new(move |host, address| {
+            is_public_address(address)
+                || private_hosts.iter().any(|private| host.eq_ignore_ascii_case(private))
+        });
+        let guard = guard.behind_proxy(self.behind_proxy);
+        match &self.http_client {
+            Some(client) => client.with_address_guard(guard),
+            None => HttpClient::new().with_address_guard(guard),
+        }
+    }
+
     /// Creates the tool `fetch_url`.
     pub fn tool<C: Send + Sync + 'static>(&self) -> Tool<C> {
+        // The guarded client is made once, so that calls share its connections.
+        let client = self.guarded_client();
         let (here, rule) = (self.clone(), self.clone());
         let tool = Tool::function(
             FETCH_URL,
             "Gets a page of the web and tells its text. Only public addresses, and only text. A redirect to an \
              address that needs approval is told, and not followed.",
             move |ctx: ToolContext<C>, arguments: FetchUrl| {
-                let here = here.clone();
+                let (here, client) = (here.clone(), client.clone());
                 async move {
                     let caller =
                         PageCaller { agent: ctx.agent().as_str(), context_sources: ctx.context_sources() };
-                    here.fetch_page(caller, &arguments.url).await.map_err(ToolRefusal::into_tool_error)
+                    here.fetch_page(client.as_deref(), caller, &arguments.url).await.map_err(ToolRefusal::into_tool_error)
                 }
             },
         )
@@ -131,21 +169,37 @@ impl WebFetcher {
         }
     }
 
-    async fn fetch_page(&self, caller: PageCaller<'_>, text: &str) -> Result<String, ToolRefusal> {
+    async fn fetch_page(
+        &self,
+        client: Option<&dyn HttpTransport>,
+        caller: PageCaller<'_>,
+        text: &str,
+    ) -> Result<String, ToolRefusal> {
         let time = self.limits.fetch_timeout;
         let refused =
             |url: &str, what: String| ToolRefusal::FetchFailed { url: truncate(url, 200), reason: what };
-        match tokio::time::timeout(time, self.follow_redirects(caller, text)).await {
+        let Some(client) = client else {
+            let what = "cannot be fetched: the HTTP client of the application cannot check addresses";
+            return Err(refused(text, what.to_owned()));
+        };
+        match tokio::time::timeout(time, self.follow_redirects(client, caller, text)).await {
             Ok(Ok(told)) => Ok(told),
             Ok(Err((url, what))) => Err(refused(&url, what)),
             Err(_) => Err(refused(text, timeout_message(time))),
         }
     }
 
-    async fn follow_redirects(&self, caller: PageCaller<'_>, text: &str) -> Result<String, (String, String)> {
+    async fn follow_redirects(
+        &self,
+        client: &dyn HttpTransport,
+        caller: PageCaller<'_>,
+        text: &str,
+    ) -> Result<String, (String, String)> {
         let mut url = PageUrl::parse(text).map_err(|what| (text.to_owned(), what))?;
         for _ in 0..=MAX_REDIRECTS {
-            let answer = self.request_page(&url).await.map_err(|what| (url.to_string(), what))?;
+            let options = page_options(self.limits.fetch_timeout);
+            let answer = send_get(client, &url, self.limits.max_page_bytes, options).await;
+            let answer = answer.map_err(|what| (url.to_string(), what))?;
             let to = answer.headers.get(LOCATION).and_then(|to| to.to_str().ok());
             match to {
                 Some(to) if answer.status.is_redirection() => {
@@ -169,20 +223,6 @@ impl WebFetcher {
             url.to_string(),
             format!("was reached after {MAX_REDIRECTS} redirects, and redirects again: give up"),
         ))
-    }
-
-    async fn request_page(&self, url: &PageUrl) -> Result<FetchResponse, String> {
-        let addresses = tokio::net::lookup_host((url.host(), url.port()))
-            .await
-            .map_err(|_| "has a host that is not known: check how it is written".to_owned())?;
-        let addresses: Vec<_> = addresses.collect();
-        let is_near = |host: &str| self.private_hosts.iter().any(|near| near == host);
-        if !is_near(&url.host().to_ascii_lowercase())
-            && !addresses.iter().all(|at| address::is_public(at.ip()))
-        {
-            return Err("is on this machine or in a private network, and these are not open to agents".into());
-        }
-        send_get(url, &addresses, self.limits.max_page_bytes).await
     }
 
     fn describe_page(&self, url: &PageUrl, answer: &FetchResponse) -> Result<String, String> {

@@ -1,6 +1,6 @@
 //! Minimal URLs of web pages: scheme, host, port and path.
 
-use hyper::Uri;
+use windlass_net::http::Uri;
 
 /// A validated HTTP or HTTPS URL, without user information and fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,10 +83,6 @@ impl PageUrl {
         &self.host
     }
 
-    pub(super) fn port(&self) -> u16 {
-        self.port
-    }
-
     /// Returns the host and a non-default port, as in the `Host` header.
     pub(super) fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
@@ -111,7 +107,7 @@ mod tests {
     #[test]
     fn addresses_are_read_and_joined() {
         let url = PageUrl::parse(" https://Example.org:8443/a/b?c=d#e ").expect("an address");
-        assert_eq!((url.host(), url.port(), url.path.as_str()), ("Example.org", 8443, "/a/b?c=d"));
+        assert_eq!((url.host(), url.port, url.path.as_str()), ("Example.org", 8443, "/a/b?c=d"));
         for (to, whole) in [
             ("http://other/x", "http://other/x"),
             ("//other/x", "https://other/x"),

@@ -1,33 +1,26 @@
-//! The transport: one HTTP request and its response. [`HttpClient`] implements it with HTTP/1.1 and HTTP/2, proxies
-//! and a connection pool; an application can supply a transport of its own.
+//! The transport trait: one HTTP request and its response. [`HttpClient`](crate::HttpClient) implements it; an
+//! application can supply its own.
 //!
 //! Every error states whether the request may have reached the server, because that decides about a retry.
 
-mod client;
-mod connect;
-mod gzip;
-mod proxy;
-
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-pub use bytes::Bytes;
+use bytes::Bytes;
 use hyper::{Request, Response};
 
-pub use hyper::http;
+use crate::address::AddressGuard;
 
-pub use client::{HttpClient, HttpVersionPolicy};
-pub(crate) use connect::BaseUrl;
-pub(crate) use gzip::GzipReader;
-
-use crate::protocol::ReplaySafety;
-
-pub use windlass::BoxFuture;
+/// A boxed future that can move between threads.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A transport for HTTP requests.
 pub trait HttpTransport: fmt::Debug + Send + Sync + 'static {
-    /// Sends a request and waits for the head of the response. The URI of the request is absolute. A response with
-    /// an error status is not an error.
+    /// Sends a request and waits for the head of the response. The URI of the request is absolute. Redirects are not
+    /// followed, and a response with an error status is not an error.
     ///
     /// # Errors
     ///
@@ -37,12 +30,28 @@ pub trait HttpTransport: fmt::Debug + Send + Sync + 'static {
         request: Request<Bytes>,
         options: TransportOptions,
     ) -> BoxFuture<'a, Result<Response<Box<dyn TransportBody>>, TransportError>>;
+
+    /// Returns a transport like this one that connects only to addresses that `guard` admits, or `None` if this
+    /// transport cannot check addresses. The tool `fetch_url` refuses to work without this check.
+    fn with_address_guard(&self, guard: AddressGuard) -> Option<Arc<dyn HttpTransport>> {
+        let _ = guard;
+        None
+    }
 }
 
 /// The body of a response.
 pub trait TransportBody: Send {
     /// Returns the next non-empty chunk, or `None` at the end of the body.
     fn next_chunk(&mut self) -> BoxFuture<'_, Result<Option<Bytes>, TransportError>>;
+}
+
+/// The safety of sending a request twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplaySafety {
+    /// The request changes no state that other requests depend on.
+    Safe,
+    /// The request must not take effect twice: it calls a tool, or advances a conversation that a provider stores.
+    Unsafe,
 }
 
 /// Options of one request.
@@ -64,6 +73,18 @@ impl TransportOptions {
         let timeout = Duration::from_secs(10);
         Self { replay_safety, connect_timeout: timeout, head_timeout: timeout }
     }
+
+    /// Sets the maximum time to open a connection.
+    #[must_use]
+    pub fn connect_timeout(self, connect_timeout: Duration) -> Self {
+        Self { connect_timeout, ..self }
+    }
+
+    /// Sets the maximum time until the head of the response.
+    #[must_use]
+    pub fn head_timeout(self, head_timeout: Duration) -> Self {
+        Self { head_timeout, ..self }
+    }
 }
 
 /// A failure in transport.
@@ -73,10 +94,17 @@ pub enum TransportError {
     /// No connection was made; nothing was sent. A later attempt may succeed.
     #[error("{0}")]
     Unreachable(String),
-    /// The server cannot be used in this way: its certificate is not trusted, or it speaks another protocol. A
-    /// later attempt fails as well.
+    /// The server or its proxy cannot be used in this way: its certificate is not trusted, or it refuses the client.
+    /// Nothing was sent. A later attempt fails as well.
     #[error("{0}")]
     Unusable(String),
+    /// The address guard does not admit the server's address; nothing was sent.
+    #[error("{0}")]
+    AddressRefused(String),
+    /// The server does not answer with HTTP of the expected version; the request may have arrived. A later attempt
+    /// fails as well.
+    #[error("{0}")]
+    OtherProtocol(String),
     /// The connection broke; the request may have arrived.
     #[error("the connection ended: {0}")]
     ConnectionLost(String),
@@ -91,8 +119,22 @@ pub enum TransportError {
     BodyTooLong(usize),
 }
 
+impl TransportError {
+    /// Returns true if the request certainly did not reach the server.
+    pub fn is_unsent(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Unusable(_) | Self::AddressRefused(_) => true,
+            Self::OtherProtocol(_)
+            | Self::ConnectionLost(_)
+            | Self::TimedOut(_)
+            | Self::InvalidBody(_)
+            | Self::BodyTooLong(_) => false,
+        }
+    }
+}
+
 /// Returns the text of an error with the texts of its causes that it does not already contain.
-fn error_chain_text(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain_text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -1,5 +1,6 @@
 //! Decompression of gzip bodies, chunk by chunk, so that events of a compressed stream arrive when they are sent.
 
+use std::fmt;
 use std::io::Write;
 
 use bytes::Bytes;
@@ -12,10 +13,23 @@ const MAX_DECODED_LEN: usize = 64 * 1024 * 1024;
 const STEP_LEN: usize = 1024;
 
 /// An incremental gzip decoder.
-pub(crate) struct GzipReader(GzDecoder<Vec<u8>>);
+pub struct GzipReader(GzDecoder<Vec<u8>>);
+
+impl Default for GzipReader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for GzipReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GzipReader")
+    }
+}
 
 impl GzipReader {
-    pub(crate) fn new() -> Self {
+    /// Creates a decoder.
+    pub fn new() -> Self {
         Self(GzDecoder::new(Vec::new()))
     }
 
@@ -24,7 +38,7 @@ impl GzipReader {
     /// # Errors
     ///
     /// Returns the reason if the chunk is not gzip, or decompresses to more than a response may have.
-    pub(crate) fn decode(&mut self, chunk: &[u8]) -> Result<Bytes, String> {
+    pub fn decode(&mut self, chunk: &[u8]) -> Result<Bytes, String> {
         for step in chunk.chunks(STEP_LEN) {
             let written = self.0.write_all(step).and_then(|()| self.0.flush());
             written.map_err(|error| format!("its gzip encoding is damaged: {error}"))?;

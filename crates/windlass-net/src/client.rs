@@ -1,32 +1,29 @@
 //! The HTTP client: HTTP/1.1 and HTTP/2 with a pool of connections. It does not follow redirects and has no cookies.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
-use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::client::conn::{TrySendError, http1};
 use hyper::header::{HOST, HeaderValue, PROXY_AUTHORIZATION};
-use hyper::{Request, Response, Uri};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::connect::{OpenConnection, open_connection};
-use super::proxy::{ProxyRules, ProxyServer};
-use super::{BoxFuture, HttpTransport, TransportBody, TransportError, TransportOptions, error_chain_text};
-use crate::protocol::ReplaySafety;
-
-/// Maximum number of idle HTTP/1.1 connections to one server in the pool.
-const MAX_IDLE_CONNECTIONS: usize = 64;
-/// Maximum time that a connection stays idle in the pool.
-const IDLE_CONNECTION_TTL: Duration = Duration::from_secs(50);
-/// Maximum idle time of a connection that is reused for a request that must not be replayed. If the server closed
-/// an older connection, it would be unknown whether the request arrived.
-const UNSAFE_REUSE_WINDOW: Duration = Duration::from_secs(2);
+use crate::address::AddressGuard;
+use crate::connect::{OpenConnection, open_connection};
+use crate::dial::{NetworkDialer, PlainAddresses, ServerRoute};
+use crate::pool::ConnectionPool;
+use crate::proxy::ProxySettings;
+#[cfg(feature = "tls")]
+use crate::tls::TrustedRoots;
+use crate::transport::{
+    BoxFuture, HttpTransport, ReplaySafety, TransportBody, TransportError, TransportOptions, error_chain_text,
+};
 
 /// The versions of HTTP that a client speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,36 +39,22 @@ pub enum HttpVersionPolicy {
 
 /// An HTTP client with a pool of connections. Clones share the pool, so one client can serve all providers.
 ///
-/// Proxies are those of `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`. Addresses of this machine are
-/// reached without a proxy.
+/// It uses the proxies of this process's environment unless [`HttpClient::proxies`] sets others. A request that fails
+/// on a reused connection is sent again once, on a new connection, if nothing of it was sent or its
+/// [`ReplaySafety`] allows it.
 #[derive(Clone)]
 pub struct HttpClient {
-    proxies: Arc<ProxyRules>,
+    dialer: NetworkDialer,
     version: HttpVersionPolicy,
-    pools: Arc<Mutex<BTreeMap<String, ServerPool>>>,
-}
-
-/// The connections to one server.
-#[derive(Default)]
-struct ServerPool {
-    idle_http1: Vec<IdleConnection>,
-    http2: Option<SharedConnection>,
-}
-
-struct IdleConnection {
-    sender: http1::SendRequest<OutgoingBody>,
-    idle_since: Instant,
-}
-
-/// An HTTP/2 connection, which serves many requests at once.
-struct SharedConnection {
-    sender: http2::SendRequest<OutgoingBody>,
-    last_used: Instant,
+    pool: ConnectionPool,
 }
 
 impl fmt::Debug for HttpClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpClient").field("version", &self.version).finish_non_exhaustive()
+        f.debug_struct("HttpClient")
+            .field("version", &self.version)
+            .field("dialer", &self.dialer)
+            .finish_non_exhaustive()
     }
 }
 
@@ -84,24 +67,38 @@ impl Default for HttpClient {
 impl HttpClient {
     /// Creates a client with the proxies of this process's environment.
     pub fn new() -> Self {
-        Self::with_proxy_vars(|name| std::env::var(name).ok())
+        Self::with_dialer(NetworkDialer::new())
     }
 
-    /// Creates a client with the proxies of the variables that `var` returns.
-    pub fn with_proxy_vars(var: impl Fn(&str) -> Option<String>) -> Self {
-        Self {
-            proxies: Arc::new(ProxyRules::from_vars(var)),
-            version: HttpVersionPolicy::default(),
-            pools: Arc::default(),
-        }
+    /// Creates a client that opens its connections with `dialer`.
+    pub fn with_dialer(dialer: NetworkDialer) -> Self {
+        Self { dialer, version: HttpVersionPolicy::default(), pool: ConnectionPool::default() }
+    }
+
+    /// Sets the proxies, in place of those of the environment. The client has a pool of its own afterwards.
+    #[must_use]
+    pub fn proxies(self, proxies: ProxySettings) -> Self {
+        Self { dialer: self.dialer.proxies(proxies), pool: ConnectionPool::default(), ..self }
+    }
+
+    /// Sets a guard: connections are made only to addresses that it admits. The client has a pool of its own
+    /// afterwards.
+    #[must_use]
+    pub fn address_guard(self, guard: AddressGuard) -> Self {
+        Self { dialer: self.dialer.address_guard(guard), pool: ConnectionPool::default(), ..self }
+    }
+
+    /// Sets the trusted certificates, in place of those of the machine. The client has a pool of its own afterwards.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn trusted_roots(self, roots: TrustedRoots) -> Self {
+        Self { dialer: self.dialer.trusted_roots(roots), pool: ConnectionPool::default(), ..self }
     }
 
     /// Sets the versions of HTTP. The client has a pool of its own afterwards.
     #[must_use]
-    pub fn version(mut self, version: HttpVersionPolicy) -> Self {
-        self.version = version;
-        self.pools = Arc::default();
-        self
+    pub fn version(self, version: HttpVersionPolicy) -> Self {
+        Self { version, pool: ConnectionPool::default(), ..self }
     }
 
     async fn send_request(
@@ -110,39 +107,52 @@ impl HttpClient {
         options: TransportOptions,
     ) -> Result<Response<Box<dyn TransportBody>>, TransportError> {
         let until = Instant::now() + options.head_timeout;
-        let proxy = self.proxies.find(request.uri())?;
+        // A forward proxy speaks HTTP/1.1.
+        let plain = match self.version {
+            HttpVersionPolicy::Http2 => PlainAddresses::Tunnelled,
+            HttpVersionPolicy::Negotiated | HttpVersionPolicy::Http1 => PlainAddresses::Forwarded,
+        };
+        let route = self.dialer.find_route(request.uri(), plain)?;
         let server = server_name(request.uri());
-        let mut request = prepare_request(request)?;
-        if let Some(pooled) = self.take_pooled(&server, options.replay_safety) {
-            match self.try_send(pooled, request, proxy.as_ref(), &server, until, options.head_timeout).await {
+        let mut request = to_outgoing(request)?;
+        if let Some(pooled) = self.pool.take(&server, options.replay_safety) {
+            let copy = (options.replay_safety == ReplaySafety::Safe).then(|| request.clone());
+            match self.try_send(pooled, request, &route, &server, until, options.head_timeout).await {
                 Ok(response) => return Ok(response),
                 // The server had closed the connection; nothing was sent.
                 Err(SendFailure::Unsent(unsent, _)) => request = *unsent,
-                Err(SendFailure::Failed(error)) => return Err(error),
+                Err(SendFailure::Failed(error)) => match (error, copy) {
+                    // The server closed the connection while the request was on its way. It may have arrived, and
+                    // the caller has declared that it may be sent again.
+                    (TransportError::ConnectionLost(_), Some(copy)) => request = copy,
+                    (error, _) => return Err(error),
+                },
             }
         }
-        let connecting = open_connection(request.uri(), proxy.as_ref(), self.version);
+        let connecting = open_connection(&self.dialer, request.uri(), &route, self.version);
         let connection = timeout(options.connect_timeout, connecting).await.map_err(|_| {
             let seconds = options.connect_timeout.as_secs_f32();
-            TransportError::Unreachable(format!("no connection within {seconds} seconds"))
+            let through =
+                route.proxy.as_ref().map_or(String::new(), |proxy| format!(" through the proxy {proxy}"));
+            TransportError::Unreachable(format!("no connection{through} within {seconds} seconds"))
         })??;
-        self.try_send(connection, request, proxy.as_ref(), &server, until, options.head_timeout)
-            .await
-            .map_err(|failure| match failure {
+        self.try_send(connection, request, &route, &server, until, options.head_timeout).await.map_err(
+            |failure| match failure {
                 // The server of a fresh connection spoke first, as HTTP/2 does.
                 SendFailure::Unsent(_, why) if why.contains("unexpected message") => {
                     other_protocol_error(&why)
                 }
                 SendFailure::Unsent(_, why) => TransportError::Unreachable(why),
                 SendFailure::Failed(error) => error,
-            })
+            },
+        )
     }
 
     async fn try_send(
         &self,
         connection: OpenConnection,
         request: Request<OutgoingBody>,
-        proxy: Option<&ProxyServer>,
+        route: &ServerRoute,
         server: &str,
         until: Instant,
         limit: Duration,
@@ -158,73 +168,32 @@ impl HttpClient {
                     Err(_) => return Err(SendFailure::Failed(TransportError::TimedOut(limit))),
                 }
                 let original = request.uri().clone();
-                let request = to_http1_form(request, proxy);
+                let request = to_http1_form(request, route);
                 let sent = timeout_at(until, sender.try_send_request(request)).await;
                 let response = sent_response(sent, limit).map_err(|failure| failure.with_uri(original))?;
+                if let (true, Some(proxy)) = (route.is_forwarded, &route.proxy)
+                    && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED
+                {
+                    return Err(SendFailure::Failed(proxy.login_error()));
+                }
                 Ok(response.map(|incoming| {
-                    let lease = Some((self.clone(), server.to_owned(), sender));
+                    let lease = Some((self.pool.clone(), server.to_owned(), sender));
                     Box::new(IncomingBody { lease, incoming }) as Box<dyn TransportBody>
                 }))
             }
             OpenConnection::Http2(mut sender) => {
-                self.share_http2(server, &sender);
+                self.pool.share_http2(server, &sender);
                 let sent = timeout_at(until, sender.try_send_request(request)).await;
                 if sent.is_err() {
                     // The connection may be dead; later requests open another.
-                    self.forget_http2(server);
+                    self.pool.forget_http2(server);
                 }
                 let response = sent_response(sent, limit)?;
-                self.share_http2(server, &sender);
+                self.pool.share_http2(server, &sender);
                 Ok(response.map(|incoming| {
                     Box::new(IncomingBody { lease: None, incoming }) as Box<dyn TransportBody>
                 }))
             }
-        }
-    }
-
-    fn take_pooled(&self, server: &str, replay: ReplaySafety) -> Option<OpenConnection> {
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        let pool = pools.get_mut(server)?;
-        let now = Instant::now();
-        let is_fresh =
-            |since: Instant| replay == ReplaySafety::Safe || now.duration_since(since) < UNSAFE_REUSE_WINDOW;
-        pool.http2.take_if(|shared| {
-            shared.sender.is_closed() || now.duration_since(shared.last_used) >= IDLE_CONNECTION_TTL
-        });
-        if let Some(shared) = &pool.http2
-            && is_fresh(shared.last_used)
-        {
-            return Some(OpenConnection::Http2(shared.sender.clone()));
-        }
-        pool.idle_http1.retain(|kept| {
-            now.duration_since(kept.idle_since) < IDLE_CONNECTION_TTL && !kept.sender.is_closed()
-        });
-        let freshest = pool.idle_http1.last()?;
-        if is_fresh(freshest.idle_since) {
-            pool.idle_http1.pop().map(|kept| OpenConnection::Http1(kept.sender))
-        } else {
-            None
-        }
-    }
-
-    fn share_http2(&self, server: &str, sender: &http2::SendRequest<OutgoingBody>) {
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        let pool = pools.entry(server.to_owned()).or_default();
-        pool.http2 = Some(SharedConnection { sender: sender.clone(), last_used: Instant::now() });
-    }
-
-    fn forget_http2(&self, server: &str) {
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pool) = pools.get_mut(server) {
-            pool.http2 = None;
-        }
-    }
-
-    fn return_idle(&self, server: &str, sender: http1::SendRequest<OutgoingBody>) {
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        let pool = pools.entry(server.to_owned()).or_default();
-        if pool.idle_http1.len() < MAX_IDLE_CONNECTIONS && !sender.is_closed() {
-            pool.idle_http1.push(IdleConnection { sender, idle_since: Instant::now() });
         }
     }
 }
@@ -236,6 +205,10 @@ impl HttpTransport for HttpClient {
         options: TransportOptions,
     ) -> BoxFuture<'a, Result<Response<Box<dyn TransportBody>>, TransportError>> {
         Box::pin(self.send_request(request, options))
+    }
+
+    fn with_address_guard(&self, guard: AddressGuard) -> Option<Arc<dyn HttpTransport>> {
+        Some(Arc::new(self.clone().address_guard(guard)))
     }
 }
 
@@ -278,7 +251,7 @@ fn sent_response(
 }
 
 fn other_protocol_error(why: &str) -> TransportError {
-    TransportError::Unusable(format!(
+    TransportError::OtherProtocol(format!(
         "the server does not speak HTTP/1.1: {why}; hint: for HTTP/2 without TLS set `HttpVersionPolicy::Http2`"
     ))
 }
@@ -289,21 +262,24 @@ fn server_name(address: &Uri) -> String {
     format!("{}://{authority}", address.scheme_str().unwrap_or_default())
 }
 
-fn prepare_request(request: Request<Bytes>) -> Result<Request<OutgoingBody>, TransportError> {
-    if request.uri().authority().is_none() {
-        return Err(TransportError::Unusable(format!("`{}` is not an absolute address", request.uri())));
+fn to_outgoing(request: Request<Bytes>) -> Result<Request<OutgoingBody>, TransportError> {
+    if request.uri().authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        let text = "the address must not contain a user name or a password; hint: send them in a header";
+        return Err(TransportError::Unusable(text.to_owned()));
     }
-    Ok(request.map(|body| OutgoingBody(Some(body))))
+    let has_body = !request.body().is_empty() || matches!(*request.method(), Method::POST | Method::PUT);
+    Ok(request.map(|body| OutgoingBody(has_body.then_some(body))))
 }
 
-/// Returns a request in the form of HTTP/1.1: with a host header, and with the absolute address only for a proxy.
-fn to_http1_form(mut request: Request<OutgoingBody>, proxy: Option<&ProxyServer>) -> Request<OutgoingBody> {
+/// Returns a request in the form of HTTP/1.1: with a host header, and with the absolute address only for a proxy that
+/// forwards it.
+fn to_http1_form(mut request: Request<OutgoingBody>, route: &ServerRoute) -> Request<OutgoingBody> {
     let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
     if let Some(host) = authority.and_then(|authority| HeaderValue::from_str(&authority).ok()) {
         request.headers_mut().insert(HOST, host);
     }
-    match proxy {
-        Some(proxy) if request.uri().scheme_str() == Some("http") => {
+    match &route.proxy {
+        Some(proxy) if route.is_forwarded => {
             if let Some(authorization) = &proxy.authorization {
                 request.headers_mut().insert(PROXY_AUTHORIZATION, authorization.clone());
             }
@@ -318,7 +294,7 @@ fn to_http1_form(mut request: Request<OutgoingBody>, proxy: Option<&ProxyServer>
 
 /// The body of a response from the network. Reading it to the end returns an HTTP/1.1 connection to the pool.
 struct IncomingBody {
-    lease: Option<(HttpClient, String, http1::SendRequest<OutgoingBody>)>,
+    lease: Option<(ConnectionPool, String, http1::SendRequest<OutgoingBody>)>,
     incoming: Incoming,
 }
 
@@ -328,8 +304,8 @@ impl TransportBody for IncomingBody {
             loop {
                 match poll_fn(|cx| Pin::new(&mut self.incoming).poll_frame(cx)).await {
                     None => {
-                        if let Some((client, server, sender)) = self.lease.take() {
-                            client.return_idle(&server, sender);
+                        if let Some((pool, server, sender)) = self.lease.take() {
+                            pool.return_idle(&server, sender);
                         }
                         return Ok(None);
                     }
@@ -349,9 +325,9 @@ impl TransportBody for IncomingBody {
     }
 }
 
-/// A request body in one piece.
-#[derive(Debug)]
-pub(super) struct OutgoingBody(Option<Bytes>);
+/// A request body in one piece, or none.
+#[derive(Clone, Debug)]
+pub(crate) struct OutgoingBody(Option<Bytes>);
 
 impl hyper::body::Body for OutgoingBody {
     type Data = Bytes;
