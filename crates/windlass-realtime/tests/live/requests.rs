@@ -11,8 +11,7 @@ use windlass::guardrail::OutputGuardrail;
 use windlass::prelude::*;
 use windlass_net::{ByteStream, StreamDialer, TransportError};
 use windlass_realtime::model::{
-    ModalityTokens, RealtimeConnectionError, RealtimeModelEvent, ResponseOptions, ResponseScope,
-    ResponseStatus,
+    ModalityTokens, RealtimeModelEvent, ResponseOptions, ResponseScope, ResponseStatus,
 };
 use windlass_realtime::openai::{OpenAiRealtime, RealtimeEventDecoder};
 use windlass_realtime::settings::{
