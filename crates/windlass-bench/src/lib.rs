@@ -188,6 +188,8 @@ pub fn apply_entries(entries: usize) -> Result<usize, String> {
         previous_response_id: None,
         origin: None,
         build: None,
+        budget: None,
+        session_budget: None,
     });
     let mut chain = HashChain::default();
     let item = Arc::new(Item::user("a few words more"));

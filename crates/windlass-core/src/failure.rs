@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::budget::ReachedBudget;
 use crate::id::CallId;
 use crate::plan::ModelProtocolError;
 
@@ -15,6 +16,12 @@ pub enum RunFailure {
     MaxTurnsExceeded {
         /// The maximum number of turns.
         max_turns: u32,
+    },
+    /// A budget does not allow the next model request.
+    #[error("{reached}")]
+    BudgetReached {
+        /// The budget.
+        reached: ReachedBudget,
     },
     /// The model made the same calls repeatedly.
     #[error("the model made the same calls {repetitions} times in a row")]

@@ -23,6 +23,8 @@
 //!     previous_response_id: None,
 //!     origin: None,
 //!     build: None,
+//!     budget: None,
+//!     session_budget: None,
 //! });
 //! let RunAction::RequestModel { agent, turn } = run.next() else { unreachable!() };
 //! assert_eq!((agent.as_str(), turn), ("desk", 1));
@@ -33,6 +35,7 @@
 //! output.
 
 pub mod authenticity;
+pub mod budget;
 pub mod call_map;
 pub mod canonical;
 pub mod decision;

@@ -25,9 +25,18 @@ pub struct Usage {
     /// Output tokens that were used for reasoning.
     #[serde(skip_serializing_if = "is_zero")]
     pub reasoning_tokens: u64,
-    /// Cost in billionths of the provider's currency unit, of the requests whose cost the provider reported.
+    /// Input tokens of audio.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub audio_input_tokens: u64,
+    /// Output tokens of audio.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub audio_output_tokens: u64,
+    /// Cost in billionths of a currency unit, of the requests whose cost the provider reported or a price list has.
     #[serde(skip_serializing_if = "is_zero")]
     pub cost_nanos: u64,
+    /// Requests whose cost is known. The cost of the others is unknown, which is not the same as zero.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub priced_requests: u64,
 }
 
 fn one_request() -> u64 {
@@ -54,9 +63,27 @@ impl Usage {
         self.input_tokens.saturating_add(self.output_tokens)
     }
 
-    /// Returns the cost in the provider's currency unit, of the requests whose cost the provider reported.
+    /// Returns the cost in currency units, of the requests whose cost is known.
     pub fn cost(&self) -> f64 {
         self.cost_nanos as f64 / 1e9
+    }
+
+    /// Returns the number of requests whose cost is unknown.
+    pub fn unpriced_requests(&self) -> u64 {
+        self.requests.saturating_sub(self.priced_requests)
+    }
+
+    /// Describes the cost: an amount, an amount with the number of requests that it lacks, or that it is unknown. `None` if
+    /// there was no request.
+    pub fn describe_cost(&self) -> Option<String> {
+        let (known, unknown) = (self.priced_requests, self.unpriced_requests());
+        match (known, unknown) {
+            (0, 0) => None,
+            (0, _) => Some("unknown cost".to_owned()),
+            (_, 0) => Some(format!("${:.4}", self.cost())),
+            (_, 1) => Some(format!("${:.4} and 1 request of unknown cost", self.cost())),
+            _ => Some(format!("${:.4} and {unknown} requests of unknown cost", self.cost())),
+        }
     }
 
     /// Adds another usage to this one. Counts saturate: providers report them, and may report anything.
@@ -68,7 +95,10 @@ impl Usage {
         self.cache_write_tokens = self.cache_write_tokens.saturating_add(other.cache_write_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
         self.reasoning_tokens = self.reasoning_tokens.saturating_add(other.reasoning_tokens);
+        self.audio_input_tokens = self.audio_input_tokens.saturating_add(other.audio_input_tokens);
+        self.audio_output_tokens = self.audio_output_tokens.saturating_add(other.audio_output_tokens);
         self.cost_nanos = self.cost_nanos.saturating_add(other.cost_nanos);
+        self.priced_requests = self.priced_requests.saturating_add(other.priced_requests);
     }
 }
 
@@ -90,7 +120,10 @@ mod tests {
             cache_write_tokens: u64::MAX,
             output_tokens: u64::MAX,
             reasoning_tokens: u64::MAX,
+            audio_input_tokens: u64::MAX,
+            audio_output_tokens: u64::MAX,
             cost_nanos: u64::MAX,
+            priced_requests: u64::MAX,
         };
         let mut sum = most;
         sum.add(&most);

@@ -142,6 +142,8 @@ const GOLDEN_KINDS: &[(&str, &[&str])] = &[
             "model_request_failed",
             "model_input_filtered",
             "history_compacted",
+            "budget_reserved",
+            "budget_reached",
             "call_held",
             "decision_recorded",
             "decision_revoked",
@@ -170,7 +172,11 @@ const GOLDEN_KINDS: &[(&str, &[&str])] = &[
             "answer",
         ],
     ),
-    ("scope", &["this_call", "tool_for_run"]),
+    ("scope", &["this_call", "tool_for_run", "run", "session", "agent"]),
+    ("resource", &["requests", "tokens", "cost", "time"]),
+    ("reaction", &["fail", "ask_person", "finish"]),
+    // The default `fail` is not serialised.
+    ("on_reached", &["ask_person", "finish"]),
     ("reason", &["approval", "in_doubt", "question", "near_context_window", "context_length_exceeded"]),
     (
         "status",
@@ -195,6 +201,7 @@ const GOLDEN_KINDS: &[(&str, &[&str])] = &[
         "failure",
         &[
             "max_turns_exceeded",
+            "budget_reached",
             "loop_detected",
             "model_protocol_error",
             "model_request_failed",
@@ -308,6 +315,7 @@ fn new_kinds_need_golden_files(entry: &JournalEntry, decision: &Decision, how: &
         | JournalEntry::ModelRequestFailed(_)
         | JournalEntry::ModelInputFiltered(_)
         | JournalEntry::HistoryCompacted(_) => {}
+        JournalEntry::BudgetReserved(_) | JournalEntry::BudgetReached(_) => {}
         JournalEntry::CallHeld(_)
         | JournalEntry::DecisionRecorded(_)
         | JournalEntry::DecisionRevoked(_)

@@ -272,7 +272,9 @@ impl OpenAgent {
             JournalEntry::InputAdded(_) => self.push_event("input_added", at),
             JournalEntry::ModelInputFiltered(_) => self.push_event("model_input_filtered", at),
             JournalEntry::HistoryCompacted(_) => self.push_event("history_compacted", at),
+            JournalEntry::BudgetReached(_) => self.push_event("budget_reached", at),
             JournalEntry::RunStarted(_)
+            | JournalEntry::BudgetReserved(_)
             | JournalEntry::DecisionRevoked(_)
             | JournalEntry::CallEndedLate(_)
             | JournalEntry::TurnContinued

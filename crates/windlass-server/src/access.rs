@@ -49,6 +49,20 @@ impl AccessRole {
     }
 }
 
+/// Number of random bytes of a token.
+const TOKEN_BYTES: usize = 32;
+
+/// Makes a random access token.
+///
+/// # Errors
+///
+/// Returns an error if the operating system has no randomness.
+pub fn new_access_token() -> std::io::Result<String> {
+    let mut bytes = [0; TOKEN_BYTES];
+    getrandom::fill(&mut bytes).map_err(|error| std::io::Error::other(error.to_string()))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// The SHA-256 digest of an access token. The token itself is not stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenDigest([u8; 32]);

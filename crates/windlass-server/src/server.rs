@@ -1,5 +1,6 @@
 //! The server: its settings, its state and its life.
 
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,18 +17,21 @@ use windlass::core::id::{AgentName, RunId, Timestamp};
 use windlass::core::item::Item;
 use windlass::error::StoreError;
 use windlass::fleet::{AgentRegistry, RunQueue, RunSubmission, Worker};
+use windlass::price::PriceList;
 use windlass::store::{SqliteStore, Store};
 
-use crate::access::{AccessPolicy, AccessRole, PersonIdentity};
+use crate::access::{AccessPolicy, AccessRole, PersonIdentity, TokenDigest, new_access_token};
 use crate::agent_catalogue::AgentCatalogue;
 use crate::api::{self, ApiError, InboxItem, inbox_item};
 use crate::call_sheet::PreviewFunction;
 use crate::compat::{self, LiveText};
 use crate::connections::accept_connections;
+use crate::metrics::ServerMetrics;
 use crate::pages;
 use crate::rate_limit::RateLimiter;
 use crate::request_guard::guard_request;
 use crate::served_queue::ServedQueue;
+use crate::spending::SpendingCache;
 use crate::store_watch::StoreWatch;
 
 /// Address that a server listens on unless it is told otherwise.
@@ -82,6 +86,9 @@ pub enum ServerError {
         /// The address.
         address: SocketAddr,
     },
+    /// No token can be made, or it cannot be printed.
+    #[error("the server has no access policy, and no token can be made: {0}")]
+    Token(std::io::Error),
     /// The store cannot be opened, or the worker cannot be registered.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -100,7 +107,8 @@ impl ServerStop {
     }
 }
 
-/// Serves agents on the loopback interface, with a store in the file `windlass.db`, until the process is stopped.
+/// Serves agents on the loopback interface, with a store in the file `windlass.db`, until the process is stopped. It prints
+/// the token that its one user needs.
 ///
 /// # Errors
 ///
@@ -114,7 +122,8 @@ pub struct AgentServer<C = ()> {
     registry: AgentRegistry<C>,
     queue: Option<Arc<dyn RunQueue>>,
     address: String,
-    access: AccessPolicy,
+    access: Option<AccessPolicy>,
+    prices: Arc<PriceList>,
     limits: ServerLimits,
     hosts: Vec<String>,
     preview: Option<PreviewFunction>,
@@ -122,14 +131,15 @@ pub struct AgentServer<C = ()> {
 }
 
 impl<C: Send + Sync + 'static> AgentServer<C> {
-    /// Creates a server of these agents, for the one user of this machine.
+    /// Creates a server of these agents, for the one user of this machine. Unless it is given an access policy, it makes a
+    /// token when it starts and prints it: every process of the machine reaches the loopback interface.
     pub fn new(agents: impl Into<AgentRegistry<C>>) -> Self {
-        let user = std::env::var("USER").ok().filter(|name| !name.is_empty());
         Self {
             registry: agents.into(),
             queue: None,
             address: DEFAULT_ADDRESS.to_owned(),
-            access: AccessPolicy::for_local_user(user.unwrap_or_else(|| "local".to_owned())),
+            access: None,
+            prices: PriceList::shipped(),
             limits: ServerLimits::default(),
             hosts: Vec::new(),
             preview: None,
@@ -164,7 +174,14 @@ impl<C: Send + Sync + 'static> AgentServer<C> {
     /// Sets who may use the server.
     #[must_use]
     pub fn access(mut self, policy: AccessPolicy) -> Self {
-        self.access = policy;
+        self.access = Some(policy);
+        self
+    }
+
+    /// Sets the prices of models for the costs of requests that have none in the journal, in place of the shipped ones.
+    #[must_use]
+    pub fn prices(mut self, prices: impl Into<Arc<PriceList>>) -> Self {
+        self.prices = prices.into();
         self
     }
 
@@ -222,9 +239,14 @@ impl<C: Send + Sync + 'static> AgentServer<C> {
     pub async fn serve_on(self, listener: TcpListener) -> Result<(), ServerError> {
         let listen_error = |source| ServerError::Listen { address: self.address.clone(), source };
         let address = listener.local_addr().map_err(listen_error)?;
-        if !address.ip().is_loopback() && self.access.local_user.is_some() {
+        let is_open = self.access.as_ref().is_none_or(|access| access.local_user.is_some());
+        if !address.ip().is_loopback() && is_open {
             return Err(ServerError::OpenToAnybody { address });
         }
+        let access = match self.access {
+            Some(access) => access,
+            None => access_by_new_token(address)?,
+        };
         let inner: Arc<dyn RunQueue> = match self.queue {
             Some(queue) => queue,
             None => Arc::new(SqliteStore::open(PathBuf::from(DEFAULT_STORE))?),
@@ -235,7 +257,10 @@ impl<C: Send + Sync + 'static> AgentServer<C> {
             watch: Arc::new(StoreWatch::new(queue.clone())),
             queue: queue.clone(),
             catalogue: AgentCatalogue::of_registry(&self.registry),
-            access: self.access,
+            access,
+            prices: self.prices,
+            spending: SpendingCache::default(),
+            metrics: ServerMetrics::default(),
             request_limiter: RateLimiter::new(self.limits.requests_per_second),
             failure_limiter: RateLimiter::new(MAX_FAILURES_PER_SECOND),
             stream_slots: Arc::new(Semaphore::new(self.limits.streams)),
@@ -252,7 +277,10 @@ impl<C: Send + Sync + 'static> AgentServer<C> {
         let watched = state.clone();
         let worker = Worker::new(queue, self.registry)
             .concurrency(self.limits.concurrent_runs)
-            .event_watcher(move |run, event| watched.live_text.publish(run, event));
+            .event_watcher(move |run, event| {
+                watched.metrics.observe(event);
+                watched.live_text.publish(run, event);
+            });
         let worker_stop = worker.stop_handle();
         let is_driving = self.limits.concurrent_runs > 0;
         let working = is_driving.then(|| tokio::spawn(worker.run()));
@@ -266,6 +294,17 @@ impl<C: Send + Sync + 'static> AgentServer<C> {
         }
         Ok(())
     }
+}
+
+/// Makes a token for the one user of this machine and prints it. Only who started the program sees it.
+fn access_by_new_token(address: SocketAddr) -> Result<AccessPolicy, ServerError> {
+    let user = std::env::var("USER").ok().filter(|name| !name.is_empty());
+    let token = new_access_token().map_err(ServerError::Token)?;
+    let text = format!("windlass: serving on http://{address}\nwindlass: token of this server, shown once: {token}\n");
+    std::io::stderr().write_all(text.as_bytes()).map_err(ServerError::Token)?;
+    let user = user.unwrap_or_else(|| "local".to_owned());
+    let digest = TokenDigest::of_token(&token);
+    Ok(AccessPolicy::default().with_person(user, digest, [("*", AccessRole::Administer)]))
 }
 
 /// Makes the router of the server, with its guard.
@@ -287,6 +326,9 @@ pub(crate) struct ServerState {
     pub(crate) watch: Arc<StoreWatch>,
     pub(crate) catalogue: AgentCatalogue,
     pub(crate) access: AccessPolicy,
+    pub(crate) prices: Arc<PriceList>,
+    pub(crate) spending: SpendingCache,
+    pub(crate) metrics: ServerMetrics,
     pub(crate) request_limiter: RateLimiter,
     pub(crate) failure_limiter: RateLimiter,
     pub(crate) stream_slots: Arc<Semaphore>,

@@ -237,7 +237,7 @@ async fn the_description_has_every_route_and_every_route_answers() {
             assert_eq!(is_described, !is_missing, "{method} {path}: {}", response.status());
         }
     }
-    assert_eq!(count, 25);
+    assert_eq!(count, 27);
     // Every reference has its definition.
     let text = described.to_string();
     for reference in text.split("#/components/schemas/").skip(1) {
@@ -270,4 +270,68 @@ async fn streams_that_follow_a_run_from_its_start_all_get_its_end() {
         let last = reader.await.unwrap();
         assert!(last.get("run_finished").is_some(), "{last}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn costs_and_metrics_say_what_was_spent_and_what_is_unknown() {
+    let prices = r#"{ "as_of": "2026-01-01", "source": "a test", "currency": "USD",
+        "models": [{ "model": "clerk-1", "input": 1000, "output": 1000 }] }"#;
+    let prices = std::sync::Arc::new(windlass::price::PriceList::parse(prices).unwrap());
+    let server = TestServer::start_with(|server| server.prices(prices)).await;
+    let client = server.client();
+    client.start_until("r1", "hello", "finished").await;
+    client.start_until("waiting", "pay Ropeworks", "paused").await;
+    // The status in lists follows the journal when the worker leaves the run.
+    while client.get("/v1/runs?status=paused").await.1["runs"].as_array().unwrap().is_empty() {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let (code, costs) = client.get("/v1/costs").await;
+    assert_eq!((code, &costs["total"]["requests"]), (200, &json!(2)), "{costs}");
+    // Each of the two requests has 812 tokens in and 31 out.
+    assert_eq!(costs["total"]["cost"], json!(1.686));
+    for (place, name) in [("agents", "clerk"), ("models", "clerk-1"), ("runs", "r1")] {
+        assert!(costs[place][name]["cost"].as_f64().unwrap() > 0.0, "{place} {name}: {costs}");
+    }
+    assert_eq!(costs["days"].as_object().unwrap().len(), 1);
+    assert_eq!(client.get("/v1/costs?days=0").await.0, 400);
+    // The driver of the server has no price for the model: the run says that its cost is unknown.
+    let (_, run) = client.get("/v1/runs/r1").await;
+    assert_eq!((&run["cost"], &run["unpriced_requests"]), (&Value::Null, &json!(1)));
+    let (code, page) = client.get_text("/costs").await;
+    assert!(code == 200 && page.contains("$1.6860") && page.contains("<svg"), "{page}");
+
+    let (code, metrics) = client.get_text("/metrics").await;
+    assert_eq!(code, 200);
+    for line in [
+        "windlass_runs{state=\"finished\"} 1",
+        "windlass_runs{state=\"paused\"} 1",
+        "windlass_model_requests_total{model=\"clerk-1\"} 2",
+        "windlass_model_requests_of_unknown_cost_total{model=\"clerk-1\"} 2",
+        "windlass_model_input_tokens_total{model=\"clerk-1\"} 1624",
+        "windlass_calls_total{status=\"succeeded\"} 1",
+        "windlass_model_seconds_count 2",
+        "windlass_inbox_calls 1",
+        "windlass_workers 1",
+    ] {
+        assert!(metrics.lines().any(|one| one == line), "{line} is not in\n{metrics}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_question_is_answered_from_the_inbox() {
+    use windlass::core::budget::SpendingBudget;
+    use windlass::fleet::{AgentRegistry, DeployedAgent};
+    let budget = SpendingBudget::new().requests(1).ask_person();
+    let deployed = DeployedAgent::new(clerk()).configure_runs(move |run| run.budget(budget.clone()));
+    let server = TestServer::start_registry(AgentRegistry::new().deploy(deployed)).await;
+    let client = server.client();
+    let paused = client.start_until("r1", "fail please", "paused").await;
+    let item = &paused["pending"][0];
+    assert_eq!((&item["tool"], &item["reason"]), (&json!("windlass.budget"), &json!("question")));
+    assert_eq!(item["answer_schema"], json!({ "type": "integer", "minimum": 0 }));
+    assert!(client.get_text("/").await.1.contains("How many more requests"));
+    let answer = decision(item, json!({ "type": "answer", "value": 5 }));
+    let (code, body) = client.post("/v1/runs/r1/decisions", &answer).await;
+    assert_eq!(code, 200, "{body}");
+    client.wait_for("r1", "finished").await;
 }

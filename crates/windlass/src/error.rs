@@ -120,6 +120,9 @@ pub enum ConfigError {
         /// The part that it cannot have.
         other: &'static str,
     },
+    /// The run has a budget of its session, and its store does not have the session.
+    #[error("a session has a budget only if it is in the store of its runs")]
+    SessionBudgetWithoutStore,
     /// The run belongs to a session that is not in its store and was not handed over.
     #[error(
         "run `{run}` belongs to session `{session}`, which is not in its store; hand it over with `.session(…)`"

@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 use windlass_core::{
+    budget::{OnBudgetReached, ReachedBudget},
     decision::PendingCall,
     id::{AgentName, CallId},
     item::OutputContent,
@@ -106,6 +107,13 @@ pub enum RunEventKind {
         tokens_before: u64,
         /// Estimated tokens of the request after.
         tokens_after: u64,
+    },
+    /// A budget does not allow the next model request. If a person is asked for more, [`RunEventKind::CallHeld`] follows.
+    BudgetReached {
+        /// The budget.
+        budget: ReachedBudget,
+        /// The declared reaction.
+        reaction: OnBudgetReached,
     },
     /// A model request failed, and the run waits for its next attempt.
     ModelRetryScheduled {

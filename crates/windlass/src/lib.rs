@@ -47,6 +47,7 @@ pub mod testing;
 pub mod tool;
 
 pub mod prelude;
+pub mod price;
 
 #[doc(hidden)]
 pub mod __private {

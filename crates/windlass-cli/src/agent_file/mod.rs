@@ -1,6 +1,7 @@
 //! Agents defined by a file: `agent.toml` has the instructions, the model, the tools and the approval policy.
 
 mod approvers;
+mod budget;
 mod duration;
 mod mcp;
 pub(crate) mod model;
@@ -10,16 +11,19 @@ mod tools;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use windlass::context::ContextPolicy;
 use windlass::model::{ModelSettings, SharedModel};
+use windlass::price::PriceList;
 use windlass::run::{ModelRetryPolicy, RunBuilder};
 use windlass::{agent::Agent, store::ApproverPolicy, tool::Tool};
 
 use self::approvers::ApproversSpec;
 pub(crate) use self::approvers::parse_approvers;
+use self::budget::BudgetSpec;
 use self::duration::HumanDuration;
 use self::mcp::McpServerSpec;
 pub(crate) use self::model::ProviderSpecs;
@@ -49,6 +53,8 @@ pub(crate) struct AgentFile {
     folder: PathBuf,
     spec: AgentFileSpec,
     policy: AgentPolicy,
+    /// The prices of models, if the file names others than the shipped ones.
+    prices: Option<Arc<PriceList>>,
 }
 
 /// The contents of an agent file.
@@ -80,6 +86,12 @@ struct AgentFileSpec {
     providers: ProviderSpecs,
     #[serde(default)]
     limits: RunLimitsSpec,
+    /// The budget of a run.
+    budget: Option<BudgetSpec>,
+    /// The budget of a session.
+    session_budget: Option<BudgetSpec>,
+    /// Path of a price list, in place of the shipped one.
+    prices_file: Option<PathBuf>,
     /// The people whose signatures count.
     approvers: Option<ApproversSpec>,
     /// The policy, which is parsed separately so that its errors name their lines.
@@ -120,7 +132,8 @@ impl AgentFile {
         let shown = shown.to_string();
         let path = std::path::absolute(&path)?;
         let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
-        let mut file = Self { path, folder, spec, policy: AgentPolicy::default() };
+        let mut file = Self { path, folder, spec, policy: AgentPolicy::default(), prices: None };
+        file.prices = file.load_prices()?;
         file.policy = AgentPolicy::parse(&shown, &text, &file.workspace_folder())?;
         Ok(file)
     }
@@ -242,7 +255,29 @@ impl AgentFile {
         if let Some(tokens) = limits.context_window {
             run = run.context_policy(ContextPolicy::with_window(tokens));
         }
+        if let Some(budget) = &self.spec.budget {
+            run = run.budget(budget.to_budget());
+        }
+        if let Some(prices) = &self.prices {
+            run = run.prices(prices.clone());
+        }
         run
+    }
+
+    /// Applies the budget of sessions to a run that has one.
+    pub(crate) fn with_session_budget(&self, run: RunBuilder) -> RunBuilder {
+        match &self.spec.session_budget {
+            Some(budget) => run.session_budget(budget.to_budget()),
+            None => run,
+        }
+    }
+
+    fn load_prices(&self) -> Result<Option<Arc<PriceList>>, CliError> {
+        let Some(file) = &self.spec.prices_file else { return Ok(None) };
+        let file = self.folder.join(file);
+        let prices = PriceList::load(&file)
+            .map_err(|error| CliError::new(format!("`{}`: {error}", file.display())))?;
+        Ok(Some(Arc::new(prices)))
     }
 
     /// Returns the time for which a run waits for a provider that is away.

@@ -434,6 +434,11 @@ pub(crate) struct ExportArgs {
     /// File to write instead of standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Send the trace of the run to an OTLP collector instead, such as http://localhost:4318/v1/traces; without an
+    /// address, to the one in the OTEL_* variables
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, conflicts_with = "output")]
+    pub(crate) otlp: Option<Option<String>>,
 }
 
 /// The arguments of `windlass verify`.

@@ -156,6 +156,10 @@ pub(crate) async fn export_run(
 ) -> Result<CommandExit, CliError> {
     let store = CliProject::from_args(args)?.open_existing().await?;
     let stored = find_run(&*store, asked.run.as_deref(), |_| true).await?;
+    #[cfg(feature = "otlp")]
+    if let Some(address) = &asked.otlp {
+        return super::export_trace::send_trace(&*store, &stored.run, address.as_deref(), term).await;
+    }
     let known = load_paused(&*store, &stored.run).await?;
     let records = known.record().journal();
     let text = match term.output_format() {

@@ -20,6 +20,8 @@ mod resume_text;
 mod run;
 mod runs;
 mod schedule;
+#[cfg(feature = "otlp")]
+mod export_trace;
 #[cfg(feature = "serve")]
 mod serve;
 mod sessions;

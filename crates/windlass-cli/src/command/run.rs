@@ -33,6 +33,7 @@ pub(crate) async fn run(args: &CliArgs, run: &RunArgs, term: &Terminal) -> Resul
     let mut builder: RunBuilder = driving.agent.run(question).store(store.clone()).run_id(id.clone());
     if let Some(session) = &run.session {
         builder = builder.session(&session_in_store(session, &store)?);
+        builder = driving.file.with_session_budget(builder);
     }
     let builder = driving.file.with_limits(builder);
     let driven = driving.drive_to_outcome(&id, builder, &[]).await?;

@@ -53,9 +53,9 @@ fn matches_status(status: RunStatus, wanted: StatusChoice) -> bool {
 }
 
 async fn run_to_json(store: &dyn Store, run: &StoredRun) -> serde_json::Value {
-    let pending = match load_paused(store, &run.run).await {
-        Ok(paused) => paused.pending_calls(),
-        Err(_) => Vec::new(),
+    let (pending, usage) = match load_paused(store, &run.run).await {
+        Ok(paused) => (paused.pending_calls(), Some(*paused.record().usage())),
+        Err(_) => (Vec::new(), None),
     };
     json!({
         "run": run.run,
@@ -66,6 +66,8 @@ async fn run_to_json(store: &dyn Store, run: &StoredRun) -> serde_json::Value {
         "updated": run.updated_at,
         "owner": run.lease.as_ref().map(lease_to_json),
         "pending": pending.iter().map(pending_to_json).collect::<Vec<_>>(),
+        "usage": usage,
+        "cost": usage.and_then(|usage| usage.describe_cost()),
     })
 }
 
@@ -80,10 +82,13 @@ async fn print_table(term: &Terminal, store: &dyn Store, runs: &[StoredRun]) {
             Some(_) | None => status_label(run),
         };
         let asked = known.as_ref().map(first_message).unwrap_or_default();
+        let cost = known.as_ref().map(|known| known.record().usage()).filter(|usage| usage.priced_requests > 0);
+        let more = cost.map(|usage| if usage.unpriced_requests() > 0 { "+" } else { "" }).unwrap_or_default();
+        let cost = cost.map(|usage| format!("${:.4}{more}", usage.cost())).unwrap_or_default();
         let age = format_age(Duration::from_millis(current_time().0.saturating_sub(run.updated_at.0)));
         let id = SafeText::from_words(run.run.as_str()).truncate(ids).pad(ids);
         let agent = SafeText::from_words(run.agent.as_str()).truncate(agents).pad(agents);
-        let fixed = ids + agents + 34;
+        let fixed = ids + agents + 45;
         let asked = asked.truncate(term.width().saturating_sub(fixed));
         term.print_line(styled![
             paint(TextStyle::Name, id),
@@ -93,6 +98,8 @@ async fn print_table(term: &Terminal, store: &dyn Store, runs: &[StoredRun]) {
             agent,
             "  ",
             paint(TextStyle::Faint, SafeText::from_words(&age).pad(11)),
+            "  ",
+            paint(TextStyle::Faint, SafeText::from_words(&cost).pad(9)),
             "  ",
             asked,
         ]);

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
-use windlass_server::{AccessPolicy, AccessRole, AgentServer, CallPreview, ServerLimits, TokenDigest};
+use windlass_server::{
+    AccessPolicy, AccessRole, AgentServer, CallPreview, ServerLimits, TokenDigest, new_access_token,
+};
 
 use super::work::{deploy_agents, read_agents};
 use crate::agent_file::{AgentFile, PreviewStatus};
@@ -13,9 +15,6 @@ use crate::cli_error::{CliError, CommandExit};
 use crate::project::CliProject;
 use crate::run_driver::{SignalCounter, current_user};
 use crate::terminal::{OutputFormat, Terminal};
-
-/// Number of random bytes of a token.
-const TOKEN_BYTES: usize = 32;
 
 pub(crate) async fn run(args: &CliArgs, serve: &ServeArgs, term: &Terminal) -> Result<CommandExit, CliError> {
     if let Some(person) = &serve.new_token {
@@ -96,9 +95,7 @@ fn read_access(path: &Path) -> Result<AccessPolicy, CliError> {
 
 /// Makes a random token.
 fn new_token() -> Result<String, CliError> {
-    let mut bytes = [0; TOKEN_BYTES];
-    getrandom::fill(&mut bytes).map_err(|error| CliError::new(format!("there is no randomness: {error}")))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    new_access_token().map_err(|error| CliError::new(format!("no token can be made: {error}")))
 }
 
 /// Prints a new token, which is stored nowhere, and the lines that let its person in.

@@ -90,6 +90,7 @@ fn run_to_json(stored: &StoredRun, known: &PausedRun, reviews: &[CallReview]) ->
         "created": stored.created_at,
         "updated": stored.updated_at,
         "usage": record.usage(),
+        "cost": record.usage().describe_cost(),
         "origin": fork_origin(record.journal()),
         "pending": pending,
         "steps": steps.collect::<Vec<_>>(),
@@ -104,6 +105,7 @@ fn print_header(term: &Terminal, stored: &StoredRun, known: &PausedRun) {
     if usage.total_tokens() > 0 {
         facts.push(format!("{} tokens", usage.total_tokens()));
     }
+    facts.extend(usage.describe_cost());
     term.print_line(styled![
         paint(TextStyle::Title, format!("run {}", stored.run)),
         " ",

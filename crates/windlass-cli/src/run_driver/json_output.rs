@@ -44,6 +44,9 @@ pub(super) fn event_to_json(event: &RunEvent) -> Option<Value> {
             "tokens_before": tokens_before,
             "tokens_after": tokens_after,
         }),
+        RunEventKind::BudgetReached { budget, reaction } => {
+            json!({ "type": "budget_reached", "budget": budget, "reaction": reaction })
+        }
         RunEventKind::Warning { message } => json!({ "type": "warning", "message": message }),
         _ => return None,
     };

@@ -163,6 +163,10 @@ impl TerminalRenderer {
                 );
                 self.print_line(styled![paint(TextStyle::Waiting, "!"), " ", SafeText::from_words(&message)]);
             }
+            RunEventKind::BudgetReached { budget, .. } => {
+                let message = SafeText::from_words(&budget.to_string());
+                self.print_line(styled![paint(TextStyle::Waiting, "!"), " ", message]);
+            }
             RunEventKind::Warning { message } => {
                 let message = SafeText::from_words(message);
                 self.print_line(styled![paint(TextStyle::Waiting, "!"), " ", message]);

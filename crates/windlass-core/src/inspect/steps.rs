@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::budget::OnBudgetReached;
 use crate::decision::{Decision, DecisionScope, HoldReason};
 use crate::id::{AgentName, CallId, Timestamp};
 use crate::item::{Item, OutputContent};
 use crate::journal::{
-    CallEndedLate, CallHeld, CallStatus, CompactionReason, HistoryCompacted, JournalEntry, JournalRecord,
+    BudgetReserved, CallEndedLate, CallHeld, CallStatus, CompactionReason, HistoryCompacted, JournalEntry, JournalRecord,
     ModelRequestFailed, ModelResponded, RunStarted,
 };
 use crate::tool::ToolKey;
@@ -90,6 +91,15 @@ impl<'a> StepDescriber<'a> {
                 format!(
                     "the history is compacted {reason}: about {tokens_before} tokens become {tokens_after}"
                 )
+            }
+            JournalEntry::BudgetReserved(reserved) => describe_reservation(reserved),
+            JournalEntry::BudgetReached(reached) => {
+                let then = match reached.reaction {
+                    OnBudgetReached::Fail => "the run fails",
+                    OnBudgetReached::Finish => "the model gives its last answer",
+                    OnBudgetReached::AskPerson => "a person is asked for more",
+                };
+                format!("{}; {then}", reached.budget)
             }
             JournalEntry::CallHeld(held) => {
                 format!("{} {}", self.call_label(path, &held.call), describe_hold(held))
@@ -189,6 +199,13 @@ fn describe_response(answered: &ModelResponded) -> String {
         parts.push(format!("{} duplicate calls are dropped", answered.duplicate_calls));
     }
     if parts.is_empty() { "the model says nothing".to_owned() } else { parts.join("; ") }
+}
+
+fn describe_reservation(reserved: &BudgetReserved) -> String {
+    match reserved.estimate.tokens {
+        0 => "a request is reserved in the budget".to_owned(),
+        tokens => format!("a request of about {tokens} tokens is reserved in the budget"),
+    }
 }
 
 fn describe_model_failure(failed: &ModelRequestFailed) -> String {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::authenticity::{DecisionSignature, MessageMac};
+use crate::budget::{BudgetSpending, OnBudgetReached, ReachedBudget, SessionBudget, SpendingBudget};
 use crate::canonical::Digest;
 use crate::decision::{Decision, DecisionScope, HoldReason, PersonQuestion};
 use crate::failure::RunFailure;
@@ -48,6 +49,10 @@ pub enum JournalEntry {
     ModelInputFiltered(ModelInputFiltered),
     /// The history was compacted: later model requests have these items in place of the history so far.
     HistoryCompacted(HistoryCompacted),
+    /// A model request was reserved in the budgets that cover it. This entry is durable before the request is sent.
+    BudgetReserved(BudgetReserved),
+    /// A budget does not allow the next model request.
+    BudgetReached(Box<BudgetReached>),
     /// A call is held until a person decides or answers.
     CallHeld(CallHeld),
     /// A decision about a call was recorded.
@@ -137,6 +142,12 @@ pub struct RunStarted {
     /// The build that begins the run; absent for an agent inside a call, and in journals of drivers that know none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<AgentBuild>,
+    /// The budget of the run, nested agents included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Box<SpendingBudget>>,
+    /// The budget of the run's session, with what its earlier runs have spent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_budget: Option<Box<SessionBudget>>,
 }
 
 impl RunStarted {
@@ -152,6 +163,8 @@ impl RunStarted {
             previous_response_id: None,
             origin: None,
             build: None,
+            budget: None,
+            session_budget: None,
         }
     }
 }
@@ -331,6 +344,36 @@ pub enum FilteredInput {
     },
     /// An item that the filter or the compaction made.
     Item(Arc<Item>),
+}
+
+/// A model request was reserved in the budgets that cover it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BudgetReserved {
+    /// The agent that makes the request.
+    pub agent: AgentName,
+    /// Estimate of the request. It counts as spent until the answer is recorded, and for good if none is.
+    pub estimate: BudgetSpending,
+    /// Time in milliseconds that drivers have worked on the run so far.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub active_ms: u64,
+}
+
+fn is_no_time(time: &u64) -> bool {
+    *time == 0
+}
+
+/// A budget does not allow the next model request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BudgetReached {
+    /// The agent whose request it is.
+    pub agent: AgentName,
+    /// The budget.
+    pub budget: ReachedBudget,
+    /// The declared reaction.
+    pub reaction: OnBudgetReached,
+    /// The question to a person, if the reaction is to ask one. The run waits for the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<PersonQuestion>,
 }
 
 /// A call is held until a person decides or answers.

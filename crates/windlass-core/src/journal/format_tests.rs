@@ -16,6 +16,8 @@ fn sample_journal() -> Vec<JournalRecord> {
         previous_response_id: None,
         origin: None,
         build: None,
+        budget: None,
+        session_budget: None,
     };
     let finished = RunFinished { output: "done".into(), message: None };
     [

@@ -15,7 +15,7 @@ mod unannounced;
 
 pub use agent_build::AgentBuild;
 pub use entry::{
-    CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, CompactionReason,
+    BudgetReached, BudgetReserved, CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, CompactionReason,
     DecisionRecorded, DecisionRevoked, FilteredInput, ForkOrigin, GuardrailOutcome, GuardrailRecord,
     GuardrailStage, HandoffRecorded, HistoryCompacted, InputAdded, JournalEntry, JournalRecord,
     ModelInputFiltered, ModelRequestFailed, ModelResponded, OutputRejected, ResponseRejected, RunCancelled,

@@ -70,6 +70,8 @@ entries! {
     "model_request_failed" => ModelRequestFailed,
     "model_input_filtered" => ModelInputFiltered,
     "history_compacted" => HistoryCompacted,
+    "budget_reserved" => BudgetReserved,
+    "budget_reached" => BudgetReached,
     "call_held" => CallHeld,
     "decision_recorded" => DecisionRecorded,
     "decision_revoked" => DecisionRevoked,

@@ -28,6 +28,8 @@ fn step_of(entry: &JournalEntry) -> RecordedStep {
         JournalEntry::ResponseRejected(_)
         | JournalEntry::ModelRequestFailed(_)
         | JournalEntry::ModelInputFiltered(_)
+        | JournalEntry::BudgetReserved(_)
+        | JournalEntry::BudgetReached(_)
         | JournalEntry::TurnContinued
         | JournalEntry::RunFinished(_)
         | JournalEntry::RunFailed(_)

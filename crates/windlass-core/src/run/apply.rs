@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use super::call_slot::{CallSlot, CallSlotState, OpenTurn};
+use super::budget_stage::{BUDGET_CALL, BudgetStage};
 use super::lifecycle::{CallResult, unchecked_result};
 use super::{
     OutputCandidate, OutputCandidateSource, Run, RunEnd, RunItem, RunItemKind, RunPhase, model_text,
 };
+use crate::budget::ReachedBudget;
 use crate::canonical::Digest;
 use crate::failure::RunFailure;
 use crate::history::paired_places;
@@ -25,6 +27,8 @@ use crate::tool::{ApprovalPolicy, ToolEffect};
 pub struct ApplyOutcome {
     /// The result of an idempotent call, to be stored as a receipt.
     pub receipt: Option<NewReceipt>,
+    /// The budget that a person has raised, with the amount.
+    pub(super) granted: Option<Box<(ReachedBudget, u64)>>,
 }
 
 /// A receipt that a call leaves when it settles.
@@ -112,15 +116,24 @@ impl Run {
     ///
     /// Returns [`ApplyError`] if the entry does not fit the state of that run; nothing changes.
     pub fn apply_at(&mut self, path: &[CallId], entry: &JournalEntry) -> Result<ApplyOutcome, ApplyError> {
+        let mut outcome = self.apply_below(path, entry)?;
+        if self.budget_ledger.is_some() || matches!(entry, JournalEntry::BudgetReserved(_)) {
+            let agents = self.agents_on_path(path);
+            self.note_spending(path, agents, entry, outcome.granted.take().map(|granted| *granted));
+        }
+        Ok(outcome)
+    }
+
+    fn apply_below(&mut self, path: &[CallId], entry: &JournalEntry) -> Result<ApplyOutcome, ApplyError> {
         // The agent whose body was given up on may have ended since, and its call with it.
         if matches!(entry, JournalEntry::CallEndedLate(_)) {
             return Ok(ApplyOutcome::default());
         }
-        let Some((call, rest)) = path.split_first() else { return self.apply(entry) };
+        let Some((call, rest)) = path.split_first() else { return self.apply_entry(entry) };
         let no_such = || ApplyError::UnknownCall(call.clone());
         let slot = self.open_turn_mut().and_then(|turn| turn.slot_mut(call)).ok_or_else(no_such)?;
         match (&mut slot.nested_run, entry) {
-            (Some(child), _) => child.apply_at(rest, entry),
+            (Some(child), _) => child.apply_below(rest, entry),
             (None, JournalEntry::RunStarted(started)) if rest.is_empty() => slot.start_nested_run(started),
             (None, _) => Err(no_such()),
         }
@@ -132,6 +145,10 @@ impl Run {
     ///
     /// Returns [`ApplyError`] if the entry does not fit the state of the run; nothing changes.
     pub fn apply(&mut self, entry: &JournalEntry) -> Result<ApplyOutcome, ApplyError> {
+        self.apply_at(&[], entry)
+    }
+
+    fn apply_entry(&mut self, entry: &JournalEntry) -> Result<ApplyOutcome, ApplyError> {
         if self.outcome().is_some() && !matches!(entry, JournalEntry::CallEndedLate(_)) {
             return Err(ApplyError::RunEnded);
         }
@@ -147,11 +164,15 @@ impl Run {
                     reason: "the run has begun",
                 });
             }
-            JournalEntry::ModelResponded(answered) => self.apply_model_responded(answered)?,
+            JournalEntry::ModelResponded(answered) => {
+                self.apply_model_responded(answered)?;
+                self.note_answer();
+            }
             JournalEntry::ResponseRejected(refused) => {
                 self.require_awaiting_model("response_rejected")?;
                 self.turn += 1;
                 self.usage.add(&refused.usage);
+                self.note_answer();
             }
             JournalEntry::ModelRequestFailed(failed) => {
                 self.require_awaiting_model("model_request_failed")?;
@@ -166,9 +187,21 @@ impl Run {
                 self.filtered_input = Some(input);
             }
             JournalEntry::HistoryCompacted(compacted) => self.apply_compaction(compacted)?,
+            JournalEntry::BudgetReserved(_) => {
+                self.require_awaiting_model("budget_reserved")?;
+                if matches!(self.budget_stage, BudgetStage::Asking(_) | BudgetStage::Exhausted(_)) {
+                    let reason = "the budget is reached";
+                    return Err(ApplyError::UnexpectedEntry { entry: "budget_reserved", reason });
+                }
+            }
+            JournalEntry::BudgetReached(reached) => self.apply_budget_reached(reached)?,
             JournalEntry::CallHeld(held) => {
                 self.apply_call_held(held)?;
                 self.has_call_activity = true;
+            }
+            JournalEntry::DecisionRecorded(decided) if decided.call.as_str() == BUDGET_CALL => {
+                let granted = self.apply_budget_answer(decided)?.map(Box::new);
+                return Ok(ApplyOutcome { granted, ..ApplyOutcome::default() });
             }
             JournalEntry::DecisionRecorded(decided) => self.apply_decision(decided)?,
             JournalEntry::DecisionRevoked(revoked) => {
@@ -259,7 +292,7 @@ impl Run {
         Ok(ApplyOutcome::default())
     }
 
-    fn require_awaiting_model(&self, entry: &'static str) -> Result<(), ApplyError> {
+    pub(super) fn require_awaiting_model(&self, entry: &'static str) -> Result<(), ApplyError> {
         match self.phase {
             RunPhase::AwaitingModel => Ok(()),
             _ => Err(ApplyError::UnexpectedEntry { entry, reason: "the model was not asked" }),
@@ -711,6 +744,8 @@ fn continues_run(entry: &JournalEntry) -> bool {
         | JournalEntry::ModelRequestFailed(_)
         | JournalEntry::ModelInputFiltered(_)
         | JournalEntry::HistoryCompacted(_)
+        | JournalEntry::BudgetReserved(_)
+        | JournalEntry::BudgetReached(_)
         | JournalEntry::HandoffRecorded(_)
         | JournalEntry::TurnContinued
         | JournalEntry::OutputRejected(_)

@@ -1,6 +1,7 @@
 //! The run state machine: its state, its transitions (`apply`) and the actions derived from it (`next`).
 
 mod apply;
+mod budget_stage;
 mod call_slot;
 mod decide;
 mod lifecycle;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::budget::BudgetLedger;
 use crate::call_map::CallMap;
 use crate::canonical::Digest;
 use crate::decision::{
@@ -31,6 +33,8 @@ use crate::tool::ToolKey;
 use crate::usage::Usage;
 
 pub use apply::{ApplyError, ApplyOutcome, NewReceipt};
+use budget_stage::BudgetStage;
+pub use budget_stage::{BUDGET_CALL, budget_question};
 use call_slot::OpenTurn;
 pub use lifecycle::{
     ApprovalRequirement, CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult,
@@ -83,6 +87,11 @@ pub struct Run {
     withheld_from: Option<usize>,
     /// Number of final outputs that did not match their type, and that the model was asked to correct.
     output_corrections: u32,
+    /// The budgets with their reservations, if the run is the outermost and has budgets.
+    budget_ledger: Option<Box<BudgetLedger>>,
+    budget_stage: BudgetStage,
+    /// Number of questions about budgets so far.
+    budget_questions: u32,
     phase: RunPhase,
 }
 
@@ -193,6 +202,12 @@ impl Run {
         let start_history = started.history.reference().is_some().then(|| Arc::new(started.history.clone()));
         history.extend(input.iter().cloned());
         let mut context_sources = ContentSources::of_items(&history);
+        let budget_ledger = match (started.budget, started.session_budget) {
+            (None, None) => None,
+            (budget, session) => {
+                Some(Box::new(BudgetLedger::new(budget.map(|one| *one), session.map(|one| *one))))
+            }
+        };
         if started.previous_response_id.is_some() {
             // The provider stored a conversation that is not known here.
             context_sources.add(ContentSource::Unknown);
@@ -225,6 +240,9 @@ impl Run {
             has_cancelled_call: false,
             withheld_from: None,
             output_corrections: 0,
+            budget_ledger,
+            budget_stage: BudgetStage::Open,
+            budget_questions: 0,
             phase: RunPhase::AwaitingModel,
         }
     }
@@ -454,6 +472,9 @@ impl Run {
 
     /// Returns a call of this run, excluding nested agents, if it is held for a person.
     pub fn pending_call(&self, call: &CallId) -> Option<PendingCall> {
+        if call.as_str() == BUDGET_CALL {
+            return self.pending_budget(&[]);
+        }
         let turn = self.open_turn()?;
         turn.slot(call)?.to_pending_call(&[], &turn.agent)
     }
@@ -461,7 +482,10 @@ impl Run {
     /// Returns the hold of a call of this run that a person may have seen, if the call has neither started nor settled
     /// since. A driver takes the decision about it in the store before it records the start or the settlement.
     pub fn untaken_hold(&self, call: &CallId) -> Option<UntakenHold> {
-        self.open_turn()?.slot(call)?.untaken_hold()
+        match self.budget_hold(call) {
+            Some(hold) => Some(hold),
+            None => self.open_turn()?.slot(call)?.untaken_hold(),
+        }
     }
 
     /// Returns a call of this run, excluding nested agents, whose decision is not taken and can be corrected.
@@ -687,6 +711,7 @@ impl Run {
     }
 
     fn collect_pending(&self, within: &mut Vec<CallId>, found: &mut Vec<PendingCall>) {
+        found.extend(self.pending_budget(within));
         let Some(turn) = self.open_turn() else { return };
         for slot in &turn.slots {
             if let Some(pending) = slot.to_pending_call(within, &turn.agent) {

@@ -47,9 +47,11 @@ pub enum RunAction {
     },
     /// Run the output guardrails on this output, then finish the run with it.
     Finish(OutputCandidate),
-    /// Fail the run: a call ended it. Of several such calls, the first in the model's order counts.
+    /// Fail the run: a call ended it, or its budget is exhausted. Of several such calls, the first in the model's order
+    /// counts.
     Fail(RunFailure),
-    /// Pause: no call can make progress until a decision about one of these is recorded.
+    /// Pause: no call can make progress until a decision about one of these is recorded, or a budget is reached and a person
+    /// is asked for more.
     Pause(Vec<PendingCall>),
     /// Settle the calls in flight, and record that the run was cancelled: by a request, or by an earlier driver that stopped
     /// calls of it and did not come to record its end.
@@ -99,8 +101,10 @@ impl Run {
             return RunAction::Cancel;
         }
         match &self.phase {
-            RunPhase::AwaitingModel => match self.max_turns {
-                Some(max_turns) if self.turn >= max_turns => RunAction::MaxTurnsReached { max_turns },
+            RunPhase::AwaitingModel => match (self.budget_failure(), self.max_turns) {
+                (Some(failure), _) => RunAction::Fail(failure),
+                (None, _) if self.is_asking_for_budget() => RunAction::Pause(self.pending_calls()),
+                (None, Some(max_turns)) if self.turn >= max_turns => RunAction::MaxTurnsReached { max_turns },
                 _ => RunAction::RequestModel { agent: self.agent.clone(), turn: self.turn + 1 },
             },
             RunPhase::CallsOpen(turn) => {
@@ -181,12 +185,16 @@ impl Run {
     pub fn is_paused(&self) -> bool {
         self.ended_by_call.is_none()
             && !self.is_cancelling()
-            && matches!(&self.phase, RunPhase::CallsOpen(turn) if !turn.can_any_advance())
+            && match &self.phase {
+                RunPhase::CallsOpen(turn) => !turn.can_any_advance(),
+                RunPhase::AwaitingModel => self.is_asking_for_budget(),
+                _ => false,
+            }
     }
 
     /// Returns true if the next action is [`RunAction::Fail`].
     pub fn is_failing(&self) -> bool {
-        self.outcome().is_none() && self.ended_by_call.is_some()
+        self.outcome().is_none() && (self.ended_by_call.is_some() || self.budget_failure().is_some())
     }
 
     /// Returns true if a call of this run, or of a run nested in it, was stopped because the run is cancelled. Such a run

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::budget_stage::BudgetStage;
 use super::{CallReceipt, RepeatCounter, ReplayedRun, Run, RunItem, RunItemKind, RunPhase};
+use crate::budget::BudgetLedger;
 use crate::call_map::CallMap;
 use crate::canonical::Digest;
 use crate::decision::StandingVerdict;
@@ -23,7 +25,7 @@ use crate::usage::Usage;
 
 /// Version of the serialised form. Every change of the form must change it, so that an old snapshot is never
 /// misread.
-const SNAPSHOT_VERSION: &str = concat!("windlass ", env!("CARGO_PKG_VERSION"), " snapshot 4");
+const SNAPSHOT_VERSION: &str = concat!("windlass ", env!("CARGO_PKG_VERSION"), " snapshot 5");
 
 #[derive(Serialize, Deserialize)]
 struct RunSnapshot {
@@ -63,14 +65,24 @@ struct RunSnapshot {
     ineffective_calls: BTreeSet<CallId>,
     has_call_activity: bool,
     receipts: Vec<(Digest, OutputContent, Timestamp, u32)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    budget_ledger: Option<Box<BudgetLedger>>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    budget_questions: u32,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl ReplayedRun {
     /// Returns the serialised run, or `None` if the run is not between two turns.
     pub fn to_snapshot(&self) -> Option<String> {
         let run = &self.run;
-        let has_rare_state =
-            run.withheld_from.is_some() || run.filtered_input.is_some() || run.output_corrections > 0;
+        let has_rare_state = run.withheld_from.is_some()
+            || run.filtered_input.is_some()
+            || run.output_corrections > 0
+            || run.budget_stage != BudgetStage::Open;
         if !run.is_awaiting_model() || has_rare_state {
             return None;
         }
@@ -121,6 +133,8 @@ impl ReplayedRun {
                     (*digest, receipt.output.clone(), receipt.created_at, receipt.generation)
                 })
                 .collect(),
+            budget_ledger: run.budget_ledger.clone(),
+            budget_questions: run.budget_questions,
         };
         serde_json::to_string(&snapshot).ok()
     }
@@ -216,6 +230,9 @@ impl ParsedSnapshot {
             has_cancelled_call: false,
             withheld_from: None,
             output_corrections: 0,
+            budget_ledger: kept.budget_ledger,
+            budget_stage: BudgetStage::Open,
+            budget_questions: kept.budget_questions,
             phase: RunPhase::AwaitingModel,
         };
         let (usage, next_seq) = (kept.usage_with_nested, kept.next_seq);

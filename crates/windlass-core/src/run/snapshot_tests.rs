@@ -54,9 +54,9 @@ fn what_another_version_wrote_is_not_read() {
     assert_eq!(ReplayedRun::from_snapshot(&snapshot), None);
     assert_eq!(ParsedSnapshot::parse(&snapshot).and_then(|parsed| parsed.restore(Vec::new())), None);
     // A change of the serialised form requires a new snapshot version.
-    assert_eq!(snapshot, include_str!("../../tests/golden/snapshot-4.json").trim_end());
+    assert_eq!(snapshot, include_str!("../../tests/golden/snapshot-5.json").trim_end());
     for other in [
-        snapshot.replace("snapshot 4", "snapshot 3"),
+        snapshot.replace("snapshot 5", "snapshot 4"),
         snapshot.replace("\"history\":[[0,3]]", "\"history\":[[0,9]]"),
         snapshot.replace("\"input\":[2]", "\"input\":[7]"),
         snapshot.replace("\"last_filtered_input\":null", "\"last_filtered_input\":[7]"),

@@ -1,6 +1,8 @@
 //! The generator of the golden files of format 1. Each is a journal that a driver could have written. The
 //! checked-in files never change; this generator shows that the current code writes the same bytes.
 
+#[path = "budgets.rs"]
+mod budgets;
 #[path = "later.rs"]
 mod later;
 
@@ -51,6 +53,9 @@ pub(crate) fn golden_journals() -> Vec<(&'static str, Vec<JournalRecord>)> {
         ("withheld", later::withheld_journal()),
         ("corrected", later::corrected_journal()),
         ("compacted", later::compacted_journal()),
+        ("budget_granted", budgets::granted_journal()),
+        ("budget_reached", budgets::reached_journal()),
+        ("budget_failed", budgets::failed_journal()),
     ]
 }
 
@@ -157,9 +162,22 @@ impl GoldenJournal {
     }
 
     fn append_decision(&mut self, call: &str, decision: Decision, reach: DecisionScope, by: Option<&str>) {
-        let digest = *self.run.call_digests().get(&call.into()).expect("the call was made");
+        self.append_decision_at(&[], call, decision, reach, by);
+    }
+
+    fn append_decision_at(
+        &mut self,
+        path: &[&str],
+        call: &str,
+        decision: Decision,
+        reach: DecisionScope,
+        by: Option<&str>,
+    ) {
+        let calls: Vec<CallId> = path.iter().map(|call| CallId::from(*call)).collect();
+        let run = self.run.at_path(&calls).expect("it runs");
+        let digest = run.decision_digest(&call.into()).expect("the call was made");
         let by = by.map(str::to_owned);
-        self.append(JournalEntry::DecisionRecorded(DecisionRecorded {
+        let entry = JournalEntry::DecisionRecorded(DecisionRecorded {
             call: call.into(),
             digest,
             decision,
@@ -169,7 +187,8 @@ impl GoldenJournal {
             posted_revision: 0,
             signature: None,
             mac: None,
-        }));
+        });
+        self.append_at(path, entry);
     }
 }
 
@@ -188,6 +207,8 @@ fn run_started(run: &str, agent: &str, input: &str) -> RunStarted {
         previous_response_id: None,
         origin: None,
         build: None,
+        budget: None,
+        session_budget: None,
     }
 }
 

@@ -67,6 +67,12 @@ fn write_run(text: &mut String, indent: &str, run: &Run) -> std::fmt::Result {
         usage.output_tokens,
         usage.reasoning_tokens
     )?;
+    if let Some(ledger) = run.budget_ledger() {
+        let (spent, reserved, session) = (ledger.spent(), ledger.reserved(), ledger.spent_by_session());
+        writeln!(text, "{indent}spent {spent:?}")?;
+        writeln!(text, "{indent}reserved {reserved:?}")?;
+        writeln!(text, "{indent}spent by the session {session:?}")?;
+    }
     for item in run.history() {
         writeln!(text, "{indent}history {}", describe_item(item))?;
     }

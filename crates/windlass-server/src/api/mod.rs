@@ -1,5 +1,6 @@
 //! The API: runs, events, decisions, journals and sessions over HTTP and JSON.
 
+mod costs;
 mod decisions;
 mod error;
 mod events;
@@ -22,7 +23,7 @@ use serde_json::Value;
 use crate::access::AccessRole::{Administer, Approve, Run, View};
 use crate::server::ServerState;
 
-use self::decisions::DecisionBody;
+pub(crate) use self::decisions::{DecisionBody, DecisionInput, ReviewBody, decide_call, sheet_of};
 pub(crate) use self::error::ApiError;
 pub(crate) use self::events::{StreamPermit, stream_response};
 pub(crate) use self::extract::{JsonBody, RequestPerson, TextBody, UrlPath, UrlQuery};
@@ -47,6 +48,10 @@ fn api_routes() -> Vec<ApiRoute> {
             .needs(View).answers::<fleet::AgentPage>(200, "The agents."),
         get_route("/v1/fleet", "show_fleet", "Shows the workers and the queue.", get(fleet::show_fleet))
             .needs(View).query::<fleet::QueueQuery>().answers::<FleetSummary>(200, "The workers and a page of the queue."),
+        get_route("/v1/costs", "show_costs", "Shows tokens and money by run, agent, model and day.", get(costs::show_costs))
+            .needs(View).query::<costs::CostQuery>().answers::<costs::CostReport>(200, "The costs."),
+        get_route("/metrics", "show_metrics", "Returns metrics in the text format of Prometheus.", get(crate::metrics::show_metrics))
+            .needs(View).answers_text("text/plain", "The metrics."),
         get_route("/v1/runs", "list_runs", "Lists runs, newest first, in pages.", get(runs::list_runs))
             .needs(View).query::<RunListQuery>().answers::<RunPage>(200, "A page of runs."),
         post_route("/v1/runs", "start_run", "Starts a run. Starting the same run again has no effect.", post(runs::start_run))
@@ -65,7 +70,7 @@ fn api_routes() -> Vec<ApiRoute> {
         post_route("/v1/runs/{run}/decisions", "decide", "Decides about a call that waits, or corrects a decision that is not taken.", post(decisions::decide))
             .needs(Approve).body::<DecisionBody>().answers::<decisions::PostedSummary>(200, "The decision is posted."),
         post_route("/v1/runs/{run}/review", "review_call", "Returns a call as it is displayed for a decision, with edited arguments if given.", post(decisions::review))
-            .needs(View).body::<decisions::ReviewBody>().answers::<InboxItem>(200, "The call."),
+            .needs(View).body::<ReviewBody>().answers::<InboxItem>(200, "The call."),
         post_route("/v1/runs/{run}/cancel", "cancel_run", "Cancels a run.", post(runs::cancel_run))
             .needs(Run).answers::<runs::OrderSummary>(202, "The order is posted."),
         post_route("/v1/runs/{run}/resume", "resume_run", "Puts a stored run into the queue.", post(runs::resume_run))

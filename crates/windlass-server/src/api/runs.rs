@@ -353,6 +353,10 @@ pub(crate) struct RunDetail {
     pub(crate) failure: Option<String>,
     /// Usage of models, with nested agents.
     pub(crate) usage: Value,
+    /// Cost in currency units, of the requests whose cost is known; absent if it is known of none.
+    pub(crate) cost: Option<f64>,
+    /// Model requests whose cost is unknown.
+    pub(crate) unpriced_requests: u64,
     /// The calls that wait for a person.
     pub(crate) pending: Vec<InboxItem>,
     /// State of the run in the queue, if it was submitted.
@@ -424,6 +428,8 @@ impl RunDetail {
             output: None,
             failure: None,
             usage: Value::Object(Default::default()),
+            cost: None,
+            unpriced_requests: 0,
             pending: Vec::new(),
             queue,
         }
@@ -473,6 +479,8 @@ impl RunDetail {
             output,
             failure,
             usage: serde_json::to_value(record.usage()).unwrap_or_default(),
+            cost: (record.usage().priced_requests > 0).then(|| record.usage().cost()),
+            unpriced_requests: record.usage().unpriced_requests(),
             pending,
             queue,
         }

@@ -3,6 +3,7 @@
 //! Everything on a page that comes from a model, a tool or a file is escaped twice: hidden characters become visible
 //! ([`windlass_text`]), and then markup becomes text.
 
+mod costs;
 mod inbox;
 mod lists;
 mod markup;
@@ -60,6 +61,7 @@ pub(crate) fn page_router() -> Router<Arc<ServerState>> {
         .route("/runs", get(show_runs))
         .route("/runs/{run}", get(show_run))
         .route("/diff", get(show_diff))
+        .route("/costs", get(show_costs))
         .route("/fleet", get(show_fleet))
         .route("/look", get(show_look).post(upload))
         .route("/look/{key}", get(show_upload))
@@ -218,6 +220,21 @@ async fn compare(
     let (first, second) =
         (load_paused(&*state.queue, &first).await?, load_paused(&*state.queue, &second).await?);
     Ok(diff_runs(first.record().read_journal()?, second.record().read_journal()?))
+}
+
+#[derive(Deserialize)]
+struct CostPageQuery {
+    days: Option<u32>,
+}
+
+async fn show_costs(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+    UrlQuery(asked): UrlQuery<CostPageQuery>,
+) -> Result<Html<String>, PageError> {
+    let days = asked.days.unwrap_or(30);
+    let report = state.cost_report(&person, Some(days)).await?;
+    framed(&state, &person, "Costs", "/costs", &costs::costs(&report, days, &state.prices)).await
 }
 
 async fn show_fleet(

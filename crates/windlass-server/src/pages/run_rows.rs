@@ -373,6 +373,11 @@ impl RowBuilder {
                 let text = format!("the history was compacted, from about {before} tokens to {after}");
                 self.push(record, agent, RowKind::Note { text });
             }
+            JournalEntry::BudgetReached(reached) => {
+                let text = reached.budget.to_string();
+                self.push(record, agent, RowKind::Note { text });
+            }
+            JournalEntry::BudgetReserved(_) => {}
             JournalEntry::OutputRejected(_) => self.note(record, agent, "the output does not match its type"),
             JournalEntry::DecisionRevoked(_) => self.note(record, agent, "a standing decision was revoked"),
             JournalEntry::TurnContinued => {}

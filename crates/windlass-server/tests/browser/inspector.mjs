@@ -168,7 +168,7 @@ try {
   await until("the other run has ended", async () => (await api("/v1/runs/printing")).status === "finished");
   for (const [scheme, width] of [["light", 1280], ["dark", 1280], ["light", 390], ["dark", 390]]) {
     const view = await newPage({ colorScheme: scheme, viewport: { width, height: 844 } });
-    for (const [name, path] of [["inbox", "/"], ["runs", "/runs"], ["run", "/runs/nested"], ["failure", "/runs/printing"], ["past", "/runs/invoices?at=3"], ["fleet", "/fleet"], ["look", "/look"], ["diff", `/diff?first=invoices&second=${fork}`]]) {
+    for (const [name, path] of [["inbox", "/"], ["runs", "/runs"], ["run", "/runs/nested"], ["failure", "/runs/printing"], ["past", "/runs/invoices?at=3"], ["costs", "/costs"], ["fleet", "/fleet"], ["look", "/look"], ["diff", `/diff?first=invoices&second=${fork}`]]) {
       await view.goto(base + path);
       await view.waitForTimeout(150);
       const overflow = await view.evaluate(() => document.documentElement.scrollWidth - innerWidth);

@@ -214,6 +214,15 @@ impl TestServer {
         Self::serve(AgentServer::new([clerk(), clerk_named("bank")]), store, configure).await
     }
 
+    /// Starts a server of deployed agents.
+    pub async fn start_registry(registry: windlass::fleet::AgentRegistry) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store: Arc<dyn RunQueue> = Arc::new(SqliteStore::open(folder.path().join("store.db")).unwrap());
+        let mut server = Self::serve(AgentServer::new(registry), store, |server| server).await;
+        server._folder = Some(folder);
+        server
+    }
+
     async fn serve(
         server: AgentServer,
         store: Arc<dyn RunQueue>,

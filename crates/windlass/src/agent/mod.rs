@@ -35,6 +35,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use windlass_core::journal::AgentBuild;
 use windlass_core::{
+    budget::SpendingBudget,
     id::{AgentName, RunId},
     journal::ToolUsePolicyKind,
     run::SettledCall,
@@ -78,6 +79,7 @@ pub(crate) struct AgentInner<C> {
     pub(crate) max_concurrent_calls: Option<usize>,
     pub(crate) output_type: Option<OutputType>,
     pub(crate) max_output_corrections: u32,
+    pub(crate) budget: Option<SpendingBudget>,
     /// The first problem of the agent's tools, handoffs and output type.
     pub(crate) config_error: Option<ConfigError>,
     static_toolset: OnceLock<Result<Arc<ResolvedToolset<C>>, ConfigError>>,
@@ -153,6 +155,7 @@ impl<C: Send + Sync + 'static> Agent<C> {
                 max_concurrent_calls: None,
                 output_type: None,
                 max_output_corrections: DEFAULT_OUTPUT_CORRECTIONS,
+                budget: None,
                 config_error: None,
                 static_toolset: OnceLock::new(),
                 sourced_toolsets: Mutex::default(),
@@ -307,6 +310,13 @@ impl<C: Send + Sync + 'static> Agent<C> {
     #[must_use]
     pub fn max_output_corrections(self, times: u32) -> Self {
         self.modify(|agent| agent.max_output_corrections = times)
+    }
+
+    /// Sets the budget of the agent in a run: for its own model requests, wherever in the run it makes them, and for those
+    /// of the agents that it calls.
+    #[must_use]
+    pub fn budget(self, budget: SpendingBudget) -> Self {
+        self.modify(|agent| agent.budget = Some(budget).filter(|budget| !budget.is_unlimited()))
     }
 
     /// Checks the agent and the agents that it reaches: the schemas of tools, handoffs and outputs, names of agents, and
@@ -495,6 +505,7 @@ impl<C> AgentInner<C> {
             max_concurrent_calls: self.max_concurrent_calls,
             output_type: self.output_type.clone(),
             max_output_corrections: self.max_output_corrections,
+            budget: self.budget.clone(),
             config_error: self.config_error.clone(),
             static_toolset: OnceLock::new(),
             sourced_toolsets: Mutex::default(),

@@ -32,6 +32,23 @@ pub(crate) struct ResolvedToolset<C> {
     has_search_tool: bool,
 }
 
+impl<C> Default for ResolvedToolset<C> {
+    fn default() -> Self {
+        Self {
+            tools: BTreeMap::new(),
+            by_plain_name: BTreeMap::new(),
+            aliases: BTreeMap::new(),
+            handoffs: BTreeMap::new(),
+            taken_names: BTreeSet::new(),
+            definitions: Vec::new(),
+            handoff_definitions: Vec::new(),
+            warnings: Vec::new(),
+            deferred_names: BTreeSet::new(),
+            has_search_tool: false,
+        }
+    }
+}
+
 /// A toolset that combines an agent's own tools with those of its sources, and the lists that it was built
 /// from.
 pub(super) struct SourcedToolset<C> {

@@ -176,6 +176,11 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             || self.scope.with_run(|run| run.previous_response_id().is_some())
     }
 
+    /// Estimates the tokens of the next request.
+    pub(crate) fn estimate_request(&self, question: &ModelRequestParts) -> u64 {
+        self.measure_request(question).total()
+    }
+
     /// Estimates the next request.
     fn measure_request(&self, question: &ModelRequestParts) -> RequestSize {
         let definitions = self.offered.iter().chain(&self.tools.handoff_definitions);

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 use windlass_core::{
+    budget::SpendingBudget,
     failure::RunFailure,
     id::{AgentName, CallId, RunId},
     journal::{JournalEntry, RunCancelled, RunFailed},
@@ -39,7 +40,7 @@ use crate::model::ModelError;
 use crate::observe::UnannouncedRecord;
 use crate::receipts::KeyScopes;
 use crate::run::{
-    CancelSignal, DriveError, ExitCallbacks, KeptResults, RunConfig, RunExit, RunRecord, RunResult, RunScope,
+    BudgetControl, CancelSignal, DriveError, ExitCallbacks, KeptResults, RunConfig, RunExit, RunRecord, RunResult, RunScope,
 };
 use crate::tasks::{CallStop, DecisionSignal, NestedDeadline};
 use crate::tool::PreparedCall;
@@ -65,6 +66,8 @@ struct SharedRunState<C> {
     has_held_calls: AtomicBool,
     /// True if a driver cannot continue: the run keeps its state, for a later one.
     is_aborted: AtomicBool,
+    /// The requests that are under way, for budgets.
+    budget: Arc<BudgetControl>,
 }
 
 /// Drives one run: the outermost, or one nested in a call.
@@ -73,6 +76,8 @@ struct Driver<C> {
     graph: Arc<AgentGraph<C>>,
     scope: RunScope<C>,
     deadline: Arc<NestedDeadline>,
+    /// The budgets of the agents that called this one.
+    caller_budgets: Arc<[(AgentName, SpendingBudget)]>,
     /// Agent whose start this driver has announced.
     announced_agent: Option<AgentName>,
     tools: Option<Arc<ResolvedToolset<C>>>,
@@ -100,6 +105,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             graph: Arc::new(graph),
             scope,
             deadline: Arc::default(),
+            caller_budgets: Arc::default(),
             announced_agent: None,
             tools: None,
             loaded_tools: LoadedTools::default(),
@@ -150,6 +156,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 }
                 RunAction::EvaluateResults { agent } => self.evaluate_results(&agent).boxed().await,
                 RunAction::Finish(candidate) => self.finish_run(candidate).boxed().await,
+                RunAction::Fail(failure @ RunFailure::BudgetReached { .. }) => {
+                    self.fail_or_handle(failure).boxed().await
+                }
                 RunAction::Fail(failure) => Err(failure.into()),
                 RunAction::Cancel => {
                     self.end_cancelled().boxed().await?;

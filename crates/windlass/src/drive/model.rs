@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
 use windlass_core::{
@@ -18,7 +19,7 @@ use crate::agent::{Agent, ResolvedToolset, ToolsetEntry};
 use crate::error::truncate_message;
 use crate::hook::{HookEvent, ModelResponseInfo};
 use crate::model::ModelResponse;
-use crate::run::{DriveError, ModelAnswer, ModelRequester};
+use crate::run::{DriveError, ModelAnswer, ModelRequester, budgets_with};
 use crate::tool::{PreparedCall, RawArguments, read_arguments};
 
 /// The request that a response answers, as it is recorded with it.
@@ -35,6 +36,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let agent = self.current_agent()?;
         self.run_guardrails_and_announce(&agent).await?;
         let tools = match agent.cached_toolset() {
+            _ if self.scope.with_run(|run| run.is_finishing()) => Arc::new(ResolvedToolset::default()),
             Some(tools) => tools?,
             None => self.resolve_tools(&agent).boxed().await?,
         };
@@ -58,6 +60,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
             tools: &tools,
             offered: &offered,
             turn,
+            budget: &self.shared.budget,
+            agent_budgets: budgets_with(&self.caller_budgets, agent.name(), agent.inner.budget.as_ref()),
         };
         let parts = requester.request_parts().await?;
         if self.scope.has_hooks(&agent) {
@@ -67,8 +71,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let requested_at = self.shared.journal.now();
         let (guardrails, gauge) = (&mut self.input_guardrails, &mut self.context_gauge);
         let answer = requester.request_with_retries(&parts, guardrails, gauge).boxed().await?;
-        let (response, attempts) = match answer {
-            ModelAnswer::Responded { response, attempts } => (response, attempts),
+        let (response, attempts, reserved) = match answer {
+            ModelAnswer::Responded { response, attempts, reserved } => (response, attempts, reserved),
+            ModelAnswer::BudgetReached => {
+                self.shared.has_held_calls.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
             ModelAnswer::Failed(error) => {
                 let message = truncate_message(error.to_string());
                 self.model_error = Some(Box::new(error));
@@ -78,6 +86,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let policy = agent.inner.tool_use_policy.kind();
         let request = AnsweredRequest { attempts, requested_at: Some(requested_at), policy };
         self.accept_response(response, request, &agent, tools).await?;
+        drop(reserved);
         self.check_repeated_calls().await
     }
 

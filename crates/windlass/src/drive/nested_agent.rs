@@ -18,7 +18,7 @@ use super::call::CallExecution;
 use crate::agent::{Agent, AgentGraph};
 use crate::error::RunError;
 use crate::guardrail::panic_message;
-use crate::run::{DriveError, RunExit};
+use crate::run::{DriveError, RunExit, budgets_with};
 use crate::tasks::NestedDeadline;
 use crate::tool::{EndedAgent, ToolBody, result_for_error, tool_timeout_failure};
 
@@ -62,7 +62,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let graph = AgentGraph::new(agent, &self.shared.config.known_agents)?;
         let scope = self.scope.nested_scope(path, &graph, stop);
         let deadline = NestedDeadline::nested_in(&self.deadline);
-        Ok(Self { deadline, ..Self::new(self.shared.clone(), graph, scope) })
+        let caller = self.current_agent()?;
+        let callers = budgets_with(&self.caller_budgets, caller.name(), caller.inner.budget.as_ref());
+        let caller_budgets = callers.into();
+        Ok(Self { deadline, caller_budgets, ..Self::new(self.shared.clone(), graph, scope) })
     }
 
     /// Boxes the future of the drive loop, because nested agents make it recursive.

@@ -10,7 +10,7 @@ use crate::error::RunError;
 use crate::event::{EventEmitter, EventSender, RunEventKind};
 use crate::journal::{RunRecorder, WithheldOutputs};
 use crate::redaction::SecretRegistry;
-use crate::run::{CancelSignal, OpenRun, RunConfig, RunExit, RunResult, RunScope, key_scopes, open_run};
+use crate::run::{BudgetControl, CancelSignal, OpenRun, RunConfig, RunExit, RunResult, RunScope, key_scopes, open_run};
 use crate::tasks::{DecisionSignal, WokenRun};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -100,6 +100,7 @@ async fn start_driver<C: Send + Sync + 'static>(
     let key_scopes = Arc::new(key_scopes(&run_id, run.session(), &config));
     let body_permits = config.max_concurrent_calls.map(|limit| Arc::new(Semaphore::new(limit.max(1))));
     let stop = cancel.token.clone();
+    let budget = Arc::new(BudgetControl::new(&run));
     let has_held_calls = !is_fresh && !run.pending_calls().is_empty();
     let secrets = if is_fresh { SecretRegistry::default() } else { journal.resume_secrets(&run) };
     let recorder = Arc::new(RunRecorder::new(run, journal.clone(), ledger, secrets, events, session));
@@ -118,6 +119,7 @@ async fn start_driver<C: Send + Sync + 'static>(
         decisions: DecisionSignal::default(),
         has_held_calls: AtomicBool::new(has_held_calls),
         is_aborted: AtomicBool::new(false),
+        budget,
     };
     let parent_calls = [].into();
     let scope =

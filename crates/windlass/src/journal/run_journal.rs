@@ -537,6 +537,8 @@ fn required_durability(entry: &JournalEntry) -> Durability {
         JournalEntry::RunStarted(_)
         | JournalEntry::ModelResponded(_)
         | JournalEntry::ModelRequestFailed(_)
+        | JournalEntry::BudgetReserved(_)
+        | JournalEntry::BudgetReached(_)
         | JournalEntry::CallHeld(_)
         | JournalEntry::DecisionRecorded(_)
         | JournalEntry::DecisionRevoked(_)

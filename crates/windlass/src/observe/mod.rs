@@ -19,7 +19,7 @@ use windlass_core::{
         ModelResponded,
     },
     plan::CallDisposition,
-    run::{ReplayedRun, Run, RunItem, RunItemKind},
+    run::{BUDGET_CALL, ReplayedRun, Run, RunItem, RunItemKind},
     tool::ToolKey,
 };
 
@@ -128,6 +128,15 @@ impl RunObserver {
                 }
                 None
             }
+            JournalEntry::BudgetReached(reached) => {
+                let (budget, reaction) = (reached.budget.clone(), reached.reaction);
+                kinds.push((RunEventKind::BudgetReached { budget, reaction }, false));
+                if let Some(mut pending) = run.and_then(|run| run.pending_call(&BUDGET_CALL.into())) {
+                    pending.path = CallPath::new(path, BUDGET_CALL.into());
+                    kinds.push((RunEventKind::CallHeld(Box::new(pending)), false));
+                }
+                None
+            }
             JournalEntry::CallStarted(started) => {
                 let start = self.turn(path).starts.entry(started.call.clone()).or_insert((0, *at));
                 start.0 = started.attempt;
@@ -188,6 +197,7 @@ impl RunObserver {
             JournalEntry::RunStarted(_)
             | JournalEntry::ResponseRejected(_)
             | JournalEntry::ModelInputFiltered(_)
+            | JournalEntry::BudgetReserved(_)
             | JournalEntry::DecisionRecorded(_)
             | JournalEntry::DecisionRevoked(_)
             | JournalEntry::CallBodyEnded(_)

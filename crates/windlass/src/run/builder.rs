@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass_core::{
+    budget::SpendingBudget,
     failure::RunFailure,
     id::RunId,
     item::{Item, OutputContent},
@@ -29,6 +30,7 @@ use crate::event::{EventSender, event_channel};
 use crate::guardrail::{InputGuardrail, OutputGuardrail};
 use crate::hook::Hook;
 use crate::model::{ModelLayer, ModelSettings, SharedModel};
+use crate::price::PriceList;
 use crate::session::Session;
 use crate::store::{LeaseObserver, Store};
 use crate::tool::{RunContext, ToolContext, ToolError};
@@ -110,6 +112,23 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
     /// Removes the limit on the number of turns.
     pub fn unlimited_turns(self) -> Self {
         self.configure(|config| config.max_turns = TurnLimit::Unlimited)
+    }
+
+    /// Sets the budget of the run, nested agents included. It is recorded with the start of the run, and every model request
+    /// is reserved in it before it is sent. A run that is resumed keeps the budget that it started with.
+    pub fn budget(self, budget: SpendingBudget) -> Self {
+        self.configure(|config| config.budget = Some(budget))
+    }
+
+    /// Sets the budget of the session, which the runs of the session share one after another. The session must be in the
+    /// store of the run. What a run has spent that is parked counts as far as it had come when this run starts.
+    pub fn session_budget(self, budget: SpendingBudget) -> Self {
+        self.configure(|config| config.session_budget = Some(budget))
+    }
+
+    /// Sets the prices of models, in place of the shipped ones.
+    pub fn prices(self, prices: impl Into<Arc<PriceList>>) -> Self {
+        self.configure(|config| config.prices = prices.into())
     }
 
     /// Sets the maximum number of calls of one response that run concurrently; the others wait in order.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass_core::{
+    budget::SpendingBudget,
     failure::RunFailure,
     id::RunId,
     item::{Item, OutputContent},
@@ -17,6 +18,7 @@ use crate::context::ContextPolicy;
 use crate::guardrail::{InputGuardrail, OutputGuardrail};
 use crate::hook::Hook;
 use crate::model::{ModelLayer, ModelResponse, ModelSettings, SharedModel};
+use crate::price::PriceList;
 use crate::receipts::ReceiptCache;
 use crate::run::TurnLimit;
 use crate::session::Session;
@@ -61,6 +63,9 @@ pub(crate) struct RunConfig<C> {
     pub(crate) loop_policy: LoopPolicy,
     pub(crate) context_policy: ContextPolicy,
     pub(crate) approval_expiry: Option<Duration>,
+    pub(crate) budget: Option<SpendingBudget>,
+    pub(crate) session_budget: Option<SpendingBudget>,
+    pub(crate) prices: Arc<PriceList>,
     pub(crate) input_guardrails: Vec<InputGuardrail<C>>,
     pub(crate) output_guardrails: Vec<OutputGuardrail<C>>,
     pub(crate) hooks: Vec<Hook<C>>,
@@ -98,6 +103,9 @@ impl<C> Default for RunConfig<C> {
             loop_policy: LoopPolicy::default(),
             context_policy: ContextPolicy::default(),
             approval_expiry: None,
+            budget: None,
+            session_budget: None,
+            prices: PriceList::shipped(),
             input_guardrails: Vec::new(),
             output_guardrails: Vec::new(),
             hooks: Vec::new(),

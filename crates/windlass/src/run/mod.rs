@@ -1,5 +1,6 @@
 //! Runs from the outside: how to configure, stream, pause, decide, cancel and resume them.
 
+mod budget_control;
 mod builder;
 mod cancel;
 mod config;
@@ -33,6 +34,7 @@ pub use paused::{PausedRun, TextAuthenticity};
 pub use result::{CancelledRun, FinishedRun, RunRecord, RunResult};
 pub use stream::RunStream;
 
+pub(crate) use budget_control::{BudgetControl, budgets_with};
 pub(crate) use builder::RunSource;
 pub(crate) use cancel::CancelSignal;
 pub(crate) use config::{GivenResponse, RunConfig};

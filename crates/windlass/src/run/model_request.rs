@@ -6,11 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt;
 use windlass_core::{
+    budget::SpendingBudget,
     history::keep_pairs,
+    id::AgentName,
     item::Item,
     journal::{FilteredInput, JournalEntry, ModelInputFiltered, ModelRequestFailed},
 };
 
+use super::budget_control::{BudgetControl, BudgetReservation, ReservedRequest};
 use super::model_retry::jitter_fraction;
 use super::{DriveError, ModelInput, RunConfig, RunScope, application_panicked, call_unless_stopped};
 use crate::agent::{Agent, ResolvedToolset, ToolChoiceReset};
@@ -23,6 +26,8 @@ use crate::model::{
     OutputSchema, SharedModel, ToolDefinition,
 };
 
+/// Instructions for the last answer of a run whose budget is reached.
+const LAST_ANSWER: &str = "The budget of this run is reached. Give your final answer now, from what you know. There are no tools.";
 /// Maximum number of compactions after refused requests of one turn.
 const MAX_OVERFLOWS: u32 = 3;
 
@@ -44,6 +49,9 @@ pub(crate) struct ModelRequester<'a, C> {
     /// The definitions that the model is offered: without deferred tools that the run has not loaded.
     pub(crate) offered: &'a [ToolDefinition],
     pub(crate) turn: u32,
+    pub(crate) budget: &'a Arc<BudgetControl>,
+    /// The budgets of the agent and of those that called it.
+    pub(crate) agent_budgets: Vec<(AgentName, SpendingBudget)>,
 }
 
 /// The answer to a model request that was repeated while it could be.
@@ -57,9 +65,13 @@ pub(crate) enum ModelAnswer {
         response: ModelResponse,
         /// Number of requests, failed ones included.
         attempts: u32,
+        /// The reservation of the request, which ends when the response is recorded.
+        reserved: Option<ReservedRequest>,
     },
     /// No retry is left after this error.
     Failed(ModelError),
+    /// A budget does not allow a request.
+    BudgetReached,
 }
 
 impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
@@ -78,7 +90,8 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             }
             agent.inner.tool_choice_reset == ToolChoiceReset::AfterToolUse && run.has_used_tools(agent.name())
         });
-        if is_lifted {
+        let is_finishing = self.scope.with_run(|run| run.is_finishing());
+        if is_lifted || is_finishing {
             settings.tool_choice = None;
         }
         let schema = agent.inner.output_type.as_ref().map(|output| output.schema.clone()).transpose();
@@ -86,6 +99,11 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             schema.map_err(|reason| ConfigError::OutputNotStrict { agent: agent.name().clone(), reason })?;
         let ctx = self.scope.run_context(agent.name());
         let instructions = self.scope.unless_stopped(agent.inner.instructions.resolve_text(&ctx)).await?;
+        let instructions = match (instructions, is_finishing) {
+            (instructions, false) => instructions,
+            (Some(text), true) => Some(format!("{text}\n\n{LAST_ANSWER}").into()),
+            (None, true) => Some(LAST_ANSWER.into()),
+        };
         Ok(ModelRequestParts { model, settings, instructions, output_schema })
     }
 
@@ -98,11 +116,22 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
     ) -> Result<ModelAnswer, DriveError> {
         let (mut attempts, mut overflows) = (1, 0);
         loop {
+            let reserved = match self.reserve_budget(parts, gauge).boxed().await? {
+                BudgetReservation::NotNeeded => None,
+                BudgetReservation::Reserved(reserved) => Some(reserved),
+                BudgetReservation::Reached => return Ok(ModelAnswer::BudgetReached),
+            };
             let estimate = self.compact_near_window(parts, gauge).await?;
             let error = match self.request_once(parts, guardrails).await? {
-                Ok(response) => {
-                    gauge.observe(estimate.unwrap_or(0), response.usage.as_ref());
-                    return Ok(ModelAnswer::Responded { response, attempts: attempts + overflows });
+                Ok(mut response) => {
+                    let ModelResponse { usage, model, .. } = &mut response;
+                    gauge.observe(estimate.unwrap_or(0), usage.as_ref());
+                    self.budget.note_model(model.as_deref());
+                    if let Some(usage) = usage {
+                        self.config.prices.complete_usage(usage, model.as_deref());
+                    }
+                    let attempts = attempts + overflows;
+                    return Ok(ModelAnswer::Responded { response, attempts, reserved });
                 }
                 Err(error) => error,
             };

@@ -2,6 +2,7 @@
 
 use futures_util::FutureExt;
 use windlass_core::{
+    budget::{BudgetSpending, SessionBudget, SpendingBudget},
     id::{RunId, SessionId},
     journal::RunStarted,
     run::Run,
@@ -12,6 +13,7 @@ use crate::agent::{Agent, AgentGraph};
 use crate::error::{ConfigError, RunError};
 use crate::journal::{LeaseTerms, RunJournal};
 use crate::receipts::KeyScopes;
+use crate::store::{RunQuery, load_paused};
 use crate::session::{ForeignSessionHold, RunSession, SessionHold, SessionWait};
 
 /// A run that a driver may continue: it holds the lease and the session.
@@ -50,6 +52,7 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
             (started.input, started.max_turns) = (input, graph.turn_limit(config.max_turns));
             started.session = session.as_ref().map(|session| session.id().clone());
             started.previous_response_id = config.previous_response_id.clone();
+            started.budget = config.budget.clone().filter(|budget| !budget.is_unlimited()).map(Box::new);
             started.build = Some(agent.compute_build().with_release(config.release.clone()));
             let is_in_store = match (&session, &config.store) {
                 (Some(session), Some(store)) => session.is_in_store(&**store),
@@ -66,6 +69,9 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
                     let history = session.load_history().await.map_err(RunError::Session)?;
                     session_warning = (!history.removed.is_empty()).then(|| history.removed.clone());
                     started.history = history.into_start(session.id(), is_in_store);
+                }
+                if let Some(budget) = &config.session_budget {
+                    started.session_budget = Some(session_budget(budget, &started, config).await?.into());
                 }
                 match RunJournal::create(started.clone(), config.store.clone(), terms.clone()).await {
                     Ok(journal) => break journal,
@@ -103,6 +109,32 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
         }
     };
     Ok(OpenRun { journal, run, kept, session, session_warning, is_fresh })
+}
+
+/// Returns the budget of the session with what its runs have spent: the last run knows what those before it had spent.
+async fn session_budget<C>(
+    budget: &SpendingBudget,
+    started: &RunStarted,
+    config: &RunConfig<C>,
+) -> Result<SessionBudget, RunError> {
+    let is_in_store = match (&config.session, &config.store) {
+        (Some(session), Some(store)) => session.is_in_store(&**store),
+        _ => false,
+    };
+    let (Some(store), true) = (&config.store, is_in_store) else {
+        return Err(ConfigError::SessionBudgetWithoutStore.into());
+    };
+    let query = RunQuery { session: started.session.clone(), limit: 1, ..RunQuery::default() };
+    let last = store.list_runs(&query).await?;
+    let mut spent_before = BudgetSpending::default();
+    if let Some(last) = last.first() {
+        let paused = load_paused(&**store, &last.run).await?;
+        spent_before = match paused.record().state().budget_ledger() {
+            Some(ledger) => ledger.spent_by_session(),
+            None => BudgetSpending::of_usage(paused.record().usage(), None),
+        };
+    }
+    Ok(SessionBudget { budget: budget.clone(), spent_before })
 }
 
 /// Checks that a run that continues a conversation of its provider needs no other store for it.

@@ -418,7 +418,7 @@ impl PausedRun {
         for call in path.parent_calls() {
             run = run.nested_run(call).ok_or_else(|| DecisionError::NotPending(path.clone()))?;
         }
-        run.call_digests().get(path.call()).copied().ok_or_else(|| DecisionError::NotPending(path.clone()))
+        run.decision_digest(path.call()).ok_or_else(|| DecisionError::NotPending(path.clone()))
     }
 
     fn push_entry(&mut self, path: Vec<CallId>, entry: JournalEntry) -> Result<(), DecisionError> {

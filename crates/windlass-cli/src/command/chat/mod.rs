@@ -121,6 +121,7 @@ impl ChatSession<'_> {
         let builder = self.driver.agent.recover(stored.run.clone(), self.store.clone());
         let builder = builder.lease_observer(&observer);
         let builder = self.driver.file.with_limits(builder.session(&self.session));
+        let builder = self.driver.file.with_session_budget(builder);
         let journal = known.record().journal().to_vec();
         self.last_exit = self.drive_turn(&stored.run, builder, &journal).await;
         Ok(())
@@ -347,8 +348,8 @@ fn usage_words(usage: &Usage) -> String {
     if usage.unknown_requests > 0 {
         words.push_str(&format!(", {} of {} requests unknown", usage.unknown_requests, usage.requests));
     }
-    if usage.cost_nanos > 0 {
-        words.push_str(&format!(", cost {:.4}", usage.cost()));
+    if let Some(cost) = usage.describe_cost().filter(|_| usage.priced_requests > 0) {
+        words.push_str(&format!(", {cost}"));
     }
     words
 }

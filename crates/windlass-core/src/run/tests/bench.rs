@@ -97,6 +97,8 @@ pub(crate) fn run_started(run: &str, agent: &str) -> RunStarted {
         previous_response_id: None,
         origin: None,
         build: None,
+        budget: None,
+        session_budget: None,
     }
 }
 

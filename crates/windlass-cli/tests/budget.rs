@@ -1,0 +1,89 @@
+//! Budgets in an agent file: the run waits for a person, who grants more with `windlass answer`; costs are shown.
+
+#![cfg(unix)]
+#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
+
+mod support;
+
+use support::TestProject;
+
+const ANSWERS: &str = r#"{"call":[{"id":"c1","tool":"list_files","arguments":{"path":"."}}]}
+{"text":"Two files."}
+"#;
+
+fn project() -> TestProject {
+    let more = "tools = [\"files\"]\n[budget]\nrequests = 1\n";
+    let project = TestProject::new(more, "");
+    let agent = std::fs::read_to_string(project.file("agent.toml")).expect("it is text");
+    std::fs::write(project.file("agent.toml"), agent.replace("answers.toml", "answers.jsonl"))
+        .expect("it can be written");
+    std::fs::write(project.file("answers.jsonl"), ANSWERS).expect("it can be written");
+    project
+}
+
+#[test]
+fn a_run_waits_at_its_budget_until_a_person_grants_more() {
+    let project = project();
+    let first = project.run_windlass(&["run", ".", "What is here?", "--run-id", "r1"]);
+    assert_eq!(first.code, Some(3), "{}\n{}", first.stdout, first.stderr);
+    assert!(first.stderr.contains("the budget of the run is reached"), "{}", first.stderr);
+    let shown = project.run_windlass(&["show", "r1"]);
+    assert!(shown.stdout.contains("How many more requests"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("unknown cost"), "{}", shown.stdout);
+    let wrong = project.run_windlass(&["answer", "r1", "windlass.budget", "much"]);
+    assert_ne!(wrong.code, Some(0), "{}", wrong.stdout);
+    let answered = project.run_windlass(&["answer", "r1", "windlass.budget", "2", "--resume"]);
+    assert_eq!(answered.code, Some(0), "{}\n{}", answered.stdout, answered.stderr);
+    assert!(answered.stdout.contains("Two files."), "{}", answered.stdout);
+    let runs = project.run_windlass(&["runs", "--json"]);
+    assert_eq!(runs.json_lines()[0]["cost"], "unknown cost");
+}
+
+#[test]
+fn a_price_list_that_cannot_be_read_is_named() {
+    let project = TestProject::new("prices_file = \"prices.json\"\n", "");
+    std::fs::write(project.file("prices.json"), "{}").expect("it can be written");
+    let refused = project.run_windlass(&["run", ".", "Hello?"]);
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.stderr.contains("prices.json"), "{}", refused.stderr);
+}
+
+/// A collector that accepts one request.
+#[cfg(feature = "otlp")]
+#[test]
+fn the_trace_of_a_stored_run_is_sent_to_a_collector() {
+    use std::io::{Read, Write};
+    let project = project();
+    project.run_windlass(&["run", ".", "What is here?", "--run-id", "r1"]);
+    project.run_windlass(&["answer", "r1", "windlass.budget", "2", "--resume"]);
+    let collector = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a port");
+    let address = format!("--otlp=http://{}/v1/traces", collector.local_addr().expect("an address"));
+    let received = std::thread::spawn(move || {
+        let (mut stream, _) = collector.accept().expect("it connects");
+        let mut request = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            let count = stream.read(&mut buffer).expect("it is sent");
+            request.extend_from_slice(&buffer[..count]);
+            let text = String::from_utf8_lossy(&request).to_ascii_lowercase();
+            let length = text.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next());
+            let head = text.find("\r\n\r\n");
+            if let (Some(head), Some(length)) = (head, length.and_then(|length| length.parse::<usize>().ok()))
+                && request.len() >= head + 4 + length
+            {
+                break;
+            }
+            if count == 0 {
+                break;
+            }
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").expect("it is answered");
+        String::from_utf8_lossy(&request).into_owned()
+    });
+    let sent = project.run_windlass(&["export", "r1", &address]);
+    assert_eq!(sent.code, Some(0), "{}", sent.stderr);
+    assert!(sent.stderr.contains("spans of run r1 were sent"), "{}", sent.stderr);
+    let request = received.join().expect("it receives");
+    assert!(request.starts_with("POST /v1/traces"), "{request}");
+    assert!(request.contains("list_files"), "{request}");
+}

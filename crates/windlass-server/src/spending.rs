@@ -1,0 +1,205 @@
+//! Spending: the model requests of stored runs by run, agent, model and day, read from their journals.
+//!
+//! Invariant: a journal is read once for each length that it has had; the sums of a run are kept with the length.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+
+use serde::Deserialize;
+use windlass::core::id::{AgentName, RunId, Timestamp};
+use windlass::core::usage::Usage;
+use windlass::error::StoreError;
+use windlass::price::PriceList;
+use windlass::store::{RunCursor, RunQuery, Store};
+
+use crate::access::{AccessRole, PersonIdentity};
+use crate::lock_unpoisoned;
+use crate::served_queue::ServedQueue;
+
+/// Number of runs whose sums are kept.
+const MAX_KEPT_RUNS: usize = 50_000;
+/// Number of runs that one report covers.
+pub(crate) const MAX_REPORT_RUNS: usize = 5_000;
+/// Number of lines that are read at once.
+const PAGE_LINES: u32 = 512;
+/// Number of runs in a page of the listing.
+const PAGE_RUNS: u32 = 500;
+/// Milliseconds of a day.
+const DAY_MS: u64 = 86_400_000;
+/// Name of a model that its provider has not named.
+pub(crate) const UNNAMED_MODEL: &str = "unnamed";
+
+/// The spending of one agent with one model on one day of one run.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct SpendingKey {
+    agent: String,
+    model: String,
+    /// Days since 1970.
+    day: u64,
+}
+
+/// The sums of one run.
+#[derive(Clone, Default)]
+struct RunSpending {
+    record_count: u64,
+    sums: BTreeMap<SpendingKey, Usage>,
+}
+
+/// The sums of the runs that were read.
+#[derive(Default)]
+pub(crate) struct SpendingCache {
+    runs: Mutex<HashMap<RunId, Arc<RunSpending>>>,
+}
+
+/// The spending of many runs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SpendingReport {
+    pub(crate) total: Usage,
+    pub(crate) runs: BTreeMap<String, Usage>,
+    pub(crate) agents: BTreeMap<String, Usage>,
+    pub(crate) models: BTreeMap<String, Usage>,
+    /// By days since 1970.
+    pub(crate) days: BTreeMap<u64, Usage>,
+    /// True if there are more runs than a report covers.
+    pub(crate) is_cut: bool,
+}
+
+#[derive(Deserialize)]
+struct SpendingLine {
+    at: Timestamp,
+    #[serde(alias = "response_rejected", alias = "model_request_failed")]
+    model_responded: Option<SpendingEntry>,
+    history_compacted: Option<CompactionEntry>,
+}
+
+#[derive(Deserialize)]
+struct SpendingEntry {
+    agent: AgentName,
+    usage: Option<Usage>,
+    model: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct CompactionEntry {
+    agent: AgentName,
+    summary_usage: Option<Usage>,
+}
+
+impl SpendingLine {
+    fn into_sum(self, prices: &PriceList) -> Option<(SpendingKey, Usage)> {
+        let (agent, usage, model) = match (self.model_responded, self.history_compacted) {
+            (Some(entry), _) => {
+                (entry.agent, entry.usage.unwrap_or_else(Usage::of_unknown_request), entry.model)
+            }
+            (None, Some(entry)) => (entry.agent, entry.summary_usage?, None),
+            (None, None) => return None,
+        };
+        let mut usage = usage;
+        prices.complete_usage(&mut usage, model.as_deref());
+        let model = model.unwrap_or_else(|| UNNAMED_MODEL.to_owned());
+        Some((SpendingKey { agent: agent.as_str().to_owned(), model, day: self.at.0 / DAY_MS }, usage))
+    }
+}
+
+impl SpendingCache {
+    /// Reports the spending of the runs that a person may see and that were changed since a time.
+    pub(crate) async fn report(
+        &self,
+        queue: &ServedQueue,
+        prices: &PriceList,
+        person: &PersonIdentity,
+        from: Timestamp,
+    ) -> Result<SpendingReport, StoreError> {
+        let mut query = RunQuery { updated_from: Some(from), limit: PAGE_RUNS, ..RunQuery::default() };
+        let mut report = SpendingReport::default();
+        let mut count = 0;
+        loop {
+            let page = queue.list_runs(&query).await?;
+            for stored in page.iter().filter(|stored| person.may(AccessRole::View, &stored.agent)) {
+                if count == MAX_REPORT_RUNS {
+                    report.is_cut = true;
+                    return Ok(report);
+                }
+                count += 1;
+                let spending = self.load_run(queue, prices, &stored.run, stored.record_count).await?;
+                report.add_run(stored.run.as_str(), &spending, from.0 / DAY_MS);
+            }
+            if page.len() < PAGE_RUNS as usize {
+                return Ok(report);
+            }
+            query.after = page.last().map(RunCursor::from);
+        }
+    }
+
+    async fn load_run(
+        &self,
+        queue: &ServedQueue,
+        prices: &PriceList,
+        run: &RunId,
+        record_count: u64,
+    ) -> Result<Arc<RunSpending>, StoreError> {
+        let known = lock_unpoisoned(&self.runs).get(run).cloned();
+        if let Some(known) = known.as_ref().filter(|known| known.record_count >= record_count) {
+            return Ok(known.clone());
+        }
+        let mut spending = known.map(|known| RunSpending::clone(&known)).unwrap_or_default();
+        loop {
+            let lines = queue.load_journal_page(run, spending.record_count, PAGE_LINES).await?;
+            for line in &lines {
+                let parsed = serde_json::from_str::<SpendingLine>(&line.body).ok();
+                if let Some((key, usage)) = parsed.and_then(|line| line.into_sum(prices)) {
+                    spending.sums.entry(key).or_default().add(&usage);
+                }
+            }
+            spending.record_count += lines.len() as u64;
+            if lines.len() < PAGE_LINES as usize {
+                break;
+            }
+        }
+        let spending = Arc::new(spending);
+        let mut runs = lock_unpoisoned(&self.runs);
+        if runs.len() >= MAX_KEPT_RUNS {
+            runs.clear();
+        }
+        runs.insert(run.clone(), spending.clone());
+        Ok(spending)
+    }
+}
+
+impl SpendingReport {
+    fn add_run(&mut self, run: &str, spending: &RunSpending, first_day: u64) {
+        for (key, usage) in spending.sums.iter().filter(|(key, _)| key.day >= first_day) {
+            self.total.add(usage);
+            self.runs.entry(run.to_owned()).or_default().add(usage);
+            self.agents.entry(key.agent.clone()).or_default().add(usage);
+            self.models.entry(key.model.clone()).or_default().add(usage);
+            self.days.entry(key.day).or_default().add(usage);
+        }
+    }
+}
+
+/// Returns the date of a day since 1970, as `2026-11-17`.
+pub(crate) fn date_of_day(day: u64) -> String {
+    // Civil date from days (Howard Hinnant), for days since 1970.
+    let z = day + 719_468;
+    let era = z / 146_097;
+    let doe = z - era * 146_097;
+    let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    let year = yoe + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{:02}", doy - (153 * mp + 2) / 5 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_have_their_dates() {
+        for (day, date) in [(0, "1970-01-01"), (59, "1970-03-01"), (11_016, "2000-02-29"), (20_774, "2026-11-17")] {
+            assert_eq!(date_of_day(day), date);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Budgets as a driver applies them: the estimate of a request, its reservation, and the wait for others.
+//!
+//! Invariant: a request is checked and reserved in one step, and its reservation is durable before it is sent.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
+use windlass_core::{
+    budget::{BudgetQuery, BudgetSpending, BudgetVerdict, OnBudgetReached, SpendingBudget},
+    id::{AgentName, CallId},
+    journal::{BudgetReached, BudgetReserved, JournalEntry},
+    run::{Run, budget_question},
+    usage::Usage,
+};
+
+use super::{DriveError, ModelRequestParts, ModelRequester};
+use crate::context::ContextGauge;
+use crate::lock_unpoisoned;
+
+/// The requests that the drivers of a run have sent, and the time that they have worked.
+pub(crate) struct BudgetControl {
+    under_way: Mutex<Vec<Vec<CallId>>>,
+    /// Notified when a request is answered.
+    answered: Notify,
+    started: tokio::time::Instant,
+    active_before_ms: u64,
+    /// The model that responded last, as its provider names it.
+    last_model: Mutex<Option<String>>,
+}
+
+impl BudgetControl {
+    /// Creates the control of a run that is opened.
+    pub(crate) fn new(run: &Run) -> Self {
+        Self {
+            under_way: Mutex::default(),
+            answered: Notify::new(),
+            started: tokio::time::Instant::now(),
+            active_before_ms: run.budget_ledger().map_or(0, |ledger| ledger.spent().active_ms),
+            last_model: Mutex::default(),
+        }
+    }
+
+    /// Notes the model that responded, for the estimates to come.
+    pub(crate) fn note_model(&self, model: Option<&str>) {
+        if let Some(model) = model {
+            *lock_unpoisoned(&self.last_model) = Some(model.to_owned());
+        }
+    }
+
+    fn active_ms(&self) -> u64 {
+        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.active_before_ms.saturating_add(now)
+    }
+}
+
+/// A request that is reserved and not answered. It ends when it is dropped.
+pub(crate) struct ReservedRequest {
+    control: Arc<BudgetControl>,
+    path: Vec<CallId>,
+}
+
+impl ReservedRequest {
+    fn begin(control: &Arc<BudgetControl>, path: &[CallId]) -> Self {
+        lock_unpoisoned(&control.under_way).push(path.to_vec());
+        Self { control: control.clone(), path: path.to_vec() }
+    }
+}
+
+impl Drop for ReservedRequest {
+    fn drop(&mut self) {
+        let mut under_way = lock_unpoisoned(&self.control.under_way);
+        if let Some(place) = under_way.iter().position(|path| *path == self.path) {
+            under_way.remove(place);
+        }
+        self.control.answered.notify_waiters();
+    }
+}
+
+/// The result of reserving a request.
+pub(crate) enum BudgetReservation {
+    /// No budget covers the request.
+    NotNeeded,
+    /// The request is reserved.
+    Reserved(ReservedRequest),
+    /// A budget is reached, which is recorded. The next action of the run says what follows.
+    Reached,
+}
+
+impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
+    /// Reserves the next request in the budgets that cover it. It waits for requests under way, if the next one fits only
+    /// if they cost less than was reserved.
+    pub(crate) async fn reserve_budget(
+        &self,
+        parts: &ModelRequestParts,
+        gauge: &ContextGauge,
+    ) -> Result<BudgetReservation, DriveError> {
+        let recorder = &self.scope.recorder;
+        let has_ledger = recorder.with_root(|run| run.budget_ledger().is_some());
+        if !has_ledger && self.agent_budgets.is_empty() {
+            return Ok(BudgetReservation::NotNeeded);
+        }
+        let estimate = self.estimate_spending(parts, gauge);
+        let agent = self.agent.name().clone();
+        loop {
+            // Registered before the check, so that no answer is missed.
+            let mut answered = std::pin::pin!(self.budget.answered.notified());
+            answered.as_mut().enable();
+            let active_ms = self.budget.active_ms();
+            let verdict = match self.scope.with_run(Run::is_finishing) {
+                // Room was kept for the last answer.
+                true => BudgetVerdict::Allowed,
+                false => recorder.with_root(|run| {
+                    run.check_budget(&BudgetQuery {
+                        path: &self.scope.parent_calls,
+                        agent_budgets: &self.agent_budgets,
+                        estimate,
+                        active_ms,
+                        under_way: &lock_unpoisoned(&self.budget.under_way),
+                    })
+                }),
+            };
+            match verdict {
+                BudgetVerdict::Allowed => {
+                    let reserved = ReservedRequest::begin(&self.budget, &self.scope.parent_calls);
+                    let entry = BudgetReserved { agent, estimate, active_ms };
+                    self.scope.record_entry(JournalEntry::BudgetReserved(entry)).await?;
+                    return Ok(BudgetReservation::Reserved(reserved));
+                }
+                BudgetVerdict::WaitForOthers => self.scope.unless_stopped(answered).await?,
+                BudgetVerdict::Reached(budget, reaction) => {
+                    let is_asked = reaction == OnBudgetReached::AskPerson;
+                    let question = is_asked.then(|| budget_question(&budget));
+                    let entry = BudgetReached { agent, budget, reaction, question };
+                    self.scope.record_entry(JournalEntry::BudgetReached(entry.into())).await?;
+                    return Ok(BudgetReservation::Reached);
+                }
+            }
+        }
+    }
+
+    /// Estimates the request: its input, the longest output that it asks for, and their price if it is known.
+    fn estimate_spending(&self, parts: &ModelRequestParts, gauge: &ContextGauge) -> BudgetSpending {
+        let input = gauge.tokens_of(self.estimate_request(parts));
+        let output = parts.settings.max_tokens.unwrap_or(0);
+        let model = lock_unpoisoned(&self.budget.last_model).clone();
+        let price = model.as_deref().and_then(|model| self.config.prices.find_price(model));
+        BudgetSpending {
+            requests: 1,
+            tokens: input.saturating_add(output),
+            cost_nanos: price.map_or(0, |price| price.cost_nanos(&Usage::of_tokens(input, output))),
+            unpriced_requests: u64::from(price.is_none()),
+            ..BudgetSpending::default()
+        }
+    }
+}
+
+/// Returns the budgets of an agent and of those that called it.
+pub(crate) fn budgets_with(
+    callers: &[(AgentName, SpendingBudget)],
+    agent: &AgentName,
+    budget: Option<&SpendingBudget>,
+) -> Vec<(AgentName, SpendingBudget)> {
+    let mut budgets = callers.to_vec();
+    if let Some(budget) = budget.filter(|_| !callers.iter().any(|(caller, _)| caller == agent)) {
+        budgets.push((agent.clone(), budget.clone()));
+    }
+    budgets
+}
