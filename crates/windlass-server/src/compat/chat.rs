@@ -83,7 +83,7 @@ pub(super) async fn read_to_end(reader: &mut TextReader) -> Result<(Vec<String>,
     let mut messages = Vec::new();
     while let Some(piece) = reader.next().await? {
         match piece {
-            TextPiece::Delta(_) => {}
+            TextPiece::Delta(_) | TextPiece::Record(_) => {}
             TextPiece::MessageEnd(text) => messages.push(text),
             TextPiece::End(end) => {
                 return match end.error {
@@ -158,6 +158,7 @@ impl ChunkWriter {
                 ))
             }
             Ok(Some(TextPiece::MessageEnd(_))) => Some((Vec::new(), ChunkStage::Text { is_between: true })),
+            Ok(Some(TextPiece::Record(_))) => Some((Vec::new(), ChunkStage::Text { is_between })),
             Ok(Some(TextPiece::End(RunEndPiece { error: Some(error), .. }))) => failed(&error),
             Ok(Some(TextPiece::End(end))) => {
                 let mut events = vec![self.chunk(&json!({}), Some("stop"))];

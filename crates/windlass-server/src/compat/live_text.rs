@@ -53,6 +53,8 @@ pub(super) enum TextPiece {
     Delta(String),
     /// The current message is complete.
     MessageEnd(String),
+    /// A record of the journal. The pieces of its messages come before it.
+    Record(Box<Value>),
     /// The run ended, with the tokens that it used.
     End(RunEndPiece),
 }
@@ -62,6 +64,7 @@ pub(super) enum TextPiece {
 pub(super) struct RunEndPiece {
     /// Error of a run that failed or was cancelled.
     pub(super) error: Option<String>,
+    pub(super) is_cancelled: bool,
     pub(super) input_tokens: u64,
     pub(super) output_tokens: u64,
 }
@@ -80,9 +83,14 @@ pub(super) struct TextReader {
 impl TextReader {
     /// Subscribes to a run. It may be called before the run exists.
     pub(super) fn new(state: &Arc<ServerState>, run: &RunId) -> Self {
+        Self::from_record(state, run, 0)
+    }
+
+    /// Subscribes to a run from a record on.
+    pub(super) fn from_record(state: &Arc<ServerState>, run: &RunId, from: u64) -> Self {
         Self {
             deltas: state.live_text.subscribe(run),
-            records: feed_of_run(state.queue.clone(), run.clone(), 0).boxed(),
+            records: feed_of_run(state.queue.clone(), run.clone(), from).boxed(),
             written: String::new(),
             pieces: Default::default(),
             input_tokens: 0,
@@ -120,6 +128,7 @@ impl TextReader {
         let record: Value = serde_json::from_str(&record.json).unwrap_or_default();
         if record.get("path").is_some_and(|path| path.as_array().is_some_and(|path| !path.is_empty())) {
             self.count_usage(&record);
+            self.pieces.push_back(TextPiece::Record(Box::new(record)));
             return;
         }
         self.count_usage(&record);
@@ -131,6 +140,7 @@ impl TextReader {
             }
             self.written.clear();
         }
+        self.pieces.push_back(TextPiece::Record(Box::new(record.clone())));
         let error = if let Some(failed) = record.get("run_failed") {
             Some(failed["failure"].to_string())
         } else if record.get("run_cancelled").is_some() {
@@ -140,8 +150,9 @@ impl TextReader {
         } else {
             return;
         };
+        let is_cancelled = record.get("run_cancelled").is_some();
         let (input_tokens, output_tokens) = (self.input_tokens, self.output_tokens);
-        self.pieces.push_back(TextPiece::End(RunEndPiece { error, input_tokens, output_tokens }));
+        self.pieces.push_back(TextPiece::End(RunEndPiece { error, is_cancelled, input_tokens, output_tokens }));
     }
 
     fn count_usage(&mut self, record: &Value) {

@@ -1,8 +1,9 @@
-//! Protocols of others in front of an agent: OpenAI's Chat Completions and Responses.
+//! Protocols of others in front of an agent: OpenAI's Chat Completions and Responses, and AG-UI.
 //!
 //! A request is a run of the agent that it names as its model. The answer comes when the run ends; a call that waits for a
 //! person is decided in the inbox meanwhile. The run outlives the connection.
 
+mod ag_ui;
 mod chat;
 mod live_text;
 mod responses;
@@ -29,6 +30,7 @@ pub(crate) fn compat_router() -> Router<Arc<ServerState>> {
         .route("/v1/chat/completions", post(chat::complete))
         .route("/v1/responses", post(responses::create))
         .route("/v1/responses/{response}", get(responses::retrieve))
+        .route("/v1/ag-ui/{agent}", post(ag_ui::run_agent))
 }
 
 async fn list_models(

@@ -105,7 +105,7 @@ pub(super) async fn retrieve(
     let head = ResponseHead { created, ..head };
     let usage = record.usage();
     let end =
-        RunEndPiece { error: None, input_tokens: usage.input_tokens, output_tokens: usage.output_tokens };
+        RunEndPiece { error: None, is_cancelled: false, input_tokens: usage.input_tokens, output_tokens: usage.output_tokens };
     let messages: Vec<String> = record
         .run_items()
         .iter()
@@ -231,6 +231,7 @@ impl ResponseWriter {
                 self.messages.push(text);
                 self.is_open = false;
             }
+            Ok(Some(TextPiece::Record(_))) => {}
             Ok(Some(TextPiece::End(end))) => {
                 self.is_done = true;
                 let status = if end.error.is_some() { "failed" } else { "completed" };
