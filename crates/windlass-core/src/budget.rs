@@ -143,13 +143,22 @@ impl BudgetResource {
     /// All resources.
     pub const ALL: [Self; 4] = [Self::Requests, Self::Tokens, Self::Cost, Self::Time];
 
-    /// Describes an amount of the resource.
-    pub fn describe(self, amount: u64) -> String {
+    /// Returns the unit of amounts that people read and grant.
+    pub fn unit(self) -> &'static str {
         match self {
-            Self::Requests => format!("{amount} requests"),
-            Self::Tokens => format!("{amount} tokens"),
-            Self::Cost => format!("{:.4} of cost", amount as f64 / 1e9),
-            Self::Time => format!("{:.1} seconds", amount as f64 / 1e3),
+            Self::Requests => "requests",
+            Self::Tokens => "tokens",
+            Self::Cost => "currency units",
+            Self::Time => "seconds",
+        }
+    }
+
+    /// Writes an amount in the unit of the resource.
+    pub fn format_amount(self, amount: u64) -> String {
+        match self {
+            Self::Requests | Self::Tokens => amount.to_string(),
+            Self::Cost => format!("{:.4}", amount as f64 / 1e9),
+            Self::Time => format!("{:.1}", amount as f64 / 1e3),
         }
     }
 }
@@ -271,9 +280,10 @@ impl std::fmt::Display for ReachedBudget {
         let Self { scope, resource, limit, spent, unpriced_requests } = self;
         write!(
             f,
-            "the budget of {scope} is reached: {} of {}",
-            resource.describe(*spent),
-            resource.describe(*limit)
+            "the budget of {scope} is reached: {} of {} {}",
+            resource.format_amount(*spent),
+            resource.format_amount(*limit),
+            resource.unit()
         )?;
         if *unpriced_requests > 0 {
             write!(f, ", and the cost of {unpriced_requests} requests is unknown")?;

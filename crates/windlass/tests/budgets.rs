@@ -176,7 +176,7 @@ async fn a_person_grants_more_from_another_process_and_refuses_the_second_time()
     let pending = first.pending_calls();
     assert_eq!((pending.len(), pending[0].call().as_str(), pending[0].attempt), (1, BUDGET_CALL, 1));
     let HoldReason::Question(question) = &pending[0].reason else { panic!("it is a question") };
-    assert!(question.text.contains("2 requests of 2 requests"), "{}", question.text);
+    assert!(question.text.contains("2 of 2 requests"), "{}", question.text);
     // The text of the run has the question, too.
     let restored = PausedRun::from_text(&first.to_text()).expect("it is restored");
     assert_eq!(restored.pending_calls(), pending);

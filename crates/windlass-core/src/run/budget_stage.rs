@@ -72,12 +72,11 @@ impl BudgetHold {
 /// Returns the question to a person about a budget that is reached. The answer is the amount that is granted; 0 grants
 /// nothing.
 pub fn budget_question(reached: &ReachedBudget) -> PersonQuestion {
-    let (unit, kind) = match reached.resource {
-        BudgetResource::Requests => ("requests", "integer"),
-        BudgetResource::Tokens => ("tokens", "integer"),
-        BudgetResource::Cost => ("currency units", "number"),
-        BudgetResource::Time => ("seconds", "number"),
+    let kind = match reached.resource {
+        BudgetResource::Requests | BudgetResource::Tokens => "integer",
+        BudgetResource::Cost | BudgetResource::Time => "number",
     };
+    let unit = reached.resource.unit();
     let text = format!("{reached}. How many more {unit} may be spent? 0 ends the run.");
     PersonQuestion::new(text).with_schema(json!({ "type": kind, "minimum": 0 }))
 }

@@ -28,6 +28,7 @@ struct OpenAiTokenDetails {
     cached_tokens: Option<u64>,
     cache_write_tokens: Option<u64>,
     reasoning_tokens: Option<u64>,
+    audio_tokens: Option<u64>,
 }
 
 impl OpenAiUsage {
@@ -38,6 +39,8 @@ impl OpenAiUsage {
             cached_tokens: input.cached_tokens.unwrap_or(0),
             cache_write_tokens: input.cache_write_tokens.unwrap_or(0),
             reasoning_tokens: output.reasoning_tokens.unwrap_or(0),
+            audio_input_tokens: input.audio_tokens.unwrap_or(0),
+            audio_output_tokens: output.audio_tokens.unwrap_or(0),
             cost_nanos: to_cost_nanos(self.cost.unwrap_or(0.0)),
             ..Usage::of_tokens(
                 self.prompt_tokens.or(self.input_tokens).unwrap_or(0),

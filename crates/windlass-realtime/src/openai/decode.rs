@@ -318,6 +318,8 @@ fn decode_usage(raw: &Value) -> Option<RealtimeUsage> {
     raw.is_object().then(|| RealtimeUsage {
         total: Usage {
             cached_tokens: count(&input["cached_tokens"]),
+            audio_input_tokens: count(&input["audio_tokens"]),
+            audio_output_tokens: count(&raw["output_token_details"]["audio_tokens"]),
             ..Usage::of_tokens(count(&raw["input_tokens"]), count(&raw["output_tokens"]))
         },
         input: by_modality(input),

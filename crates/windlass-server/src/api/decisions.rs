@@ -83,6 +83,7 @@ pub(crate) struct DecisionBody {
     pub(crate) call: String,
     /// Number of the hold that was displayed.
     #[serde(deserialize_with = "whole_number")]
+    #[schemars(range(max = 4_294_967_295_u64))]
     pub(crate) attempt: u32,
     /// Digest of the sheet that was displayed.
     #[schemars(regex(pattern = r"^[0-9a-f]{64}$"))]

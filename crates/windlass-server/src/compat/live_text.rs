@@ -21,10 +21,17 @@ use crate::server::ServerState;
 /// Number of deltas that a slow reader may be behind. It gets the rest with the record.
 const MAX_DELTAS: usize = 1024;
 
+/// A part of a message, with the number of the record before its response.
+#[derive(Clone, Debug)]
+struct LiveDelta {
+    after_seq: u64,
+    text: String,
+}
+
 /// The deltas of runs that somebody reads.
 #[derive(Default)]
 pub(crate) struct LiveText {
-    channels: Mutex<HashMap<RunId, broadcast::Sender<String>>>,
+    channels: Mutex<HashMap<RunId, broadcast::Sender<LiveDelta>>>,
 }
 
 impl LiveText {
@@ -34,11 +41,11 @@ impl LiveText {
             && event.path.is_empty()
             && let Some(channel) = lock_unpoisoned(&self.channels).get(run)
         {
-            channel.send(delta.clone()).ok();
+            channel.send(LiveDelta { after_seq: event.seq, text: delta.clone() }).ok();
         }
     }
 
-    fn subscribe(&self, run: &RunId) -> broadcast::Receiver<String> {
+    fn subscribe(&self, run: &RunId) -> broadcast::Receiver<LiveDelta> {
         let mut channels = lock_unpoisoned(&self.channels);
         channels.retain(|_, channel| channel.receiver_count() > 0);
         let channel = channels.entry(run.clone()).or_insert_with(|| broadcast::channel(MAX_DELTAS).0);
@@ -71,7 +78,9 @@ pub(super) struct RunEndPiece {
 
 /// Reads the text of a run from its start.
 pub(super) struct TextReader {
-    deltas: broadcast::Receiver<String>,
+    deltas: broadcast::Receiver<LiveDelta>,
+    /// Number of the last response's record. Deltas of that response may come after it, and are part of it.
+    settled_seq: u64,
     records: Pin<Box<dyn Stream<Item = Result<FeedRecord, windlass::error::StoreError>> + Send>>,
     /// Text of the current message so far.
     written: String,
@@ -90,6 +99,7 @@ impl TextReader {
     pub(super) fn from_record(state: &Arc<ServerState>, run: &RunId, from: u64) -> Self {
         Self {
             deltas: state.live_text.subscribe(run),
+            settled_seq: 0,
             records: feed_of_run(state.queue.clone(), run.clone(), from).boxed(),
             written: String::new(),
             pieces: Default::default(),
@@ -107,9 +117,12 @@ impl TextReader {
             tokio::select! {
                 biased;
                 delta = self.deltas.recv() => {
-                    if let Ok(delta) = delta {
-                        self.written.push_str(&delta);
-                        return Ok(Some(TextPiece::Delta(delta)));
+                    if let Ok(LiveDelta { after_seq, text }) = delta {
+                        if after_seq < self.settled_seq {
+                            continue;
+                        }
+                        self.written.push_str(&text);
+                        return Ok(Some(TextPiece::Delta(text)));
                     }
                     // Lagged or closed: the record has the rest.
                     if matches!(delta, Err(broadcast::error::RecvError::Closed)) {
@@ -139,6 +152,7 @@ impl TextReader {
                 }
             }
             self.written.clear();
+            self.settled_seq = record["seq"].as_u64().unwrap_or(self.settled_seq);
         }
         self.pieces.push_back(TextPiece::Record(Box::new(record.clone())));
         let error = if let Some(failed) = record.get("run_failed") {
