@@ -14,7 +14,7 @@ use windlass::core::decision::{Decision, DecisionScope};
 use windlass::core::id::{RunId, Timestamp};
 use windlass::fleet::{
     AgentRegistry, DispatchError, NextWake, QueueOrder, QueuedState, RunDispatch, RunQueue, RunSubmission,
-    SegmentDispatcher, Worker, WorkerReport, WorkerStop,
+    SegmentDispatcher, Worker, WorkerMetrics, WorkerReport, WorkerStop,
 };
 use windlass::prelude::*;
 use windlass::store::{MemoryStore, load_paused, post_decision};
@@ -83,6 +83,7 @@ struct WorkingDesk {
     wakes: Arc<NotedWakes>,
     dispatcher: SegmentDispatcher,
     stop: WorkerStop,
+    metrics: WorkerMetrics,
     work: tokio::task::JoinHandle<WorkerReport>,
 }
 
@@ -94,10 +95,11 @@ impl WorkingDesk {
             queue.submit_run(&submission, Timestamp(0)).await.expect("it is submitted");
         }
         let worker = Worker::new(queue.clone(), AgentRegistry::from(agent(tool)));
+        let metrics = worker.metrics();
         let (stop, wakes) = (worker.stop_handle(), Arc::new(NotedWakes::default()));
         let (dispatcher, work) = worker.into_dispatched(wakes.clone());
         let work = tokio::spawn(async { work.await.expect("it works") });
-        Self { queue, wakes, dispatcher, stop, work }
+        Self { queue, wakes, dispatcher, stop, metrics, work }
     }
 
     async fn drive(&self, run: &str) -> (String, NextWake) {
@@ -142,6 +144,8 @@ async fn a_repeated_request_attaches_to_the_segment() {
             () = body.wait_until_started() => {}
         }
     }
+    let while_driving = desk.metrics.snapshot();
+    assert_eq!((while_driving.active, while_driving.taken, while_driving.capacity), (1, 1, 16));
     let again = async { desk.drive("one").await };
     let open = async {
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -153,6 +157,12 @@ async fn a_repeated_request_attaches_to_the_segment() {
     desk.stop.drain();
     let report = desk.work.await.expect("it stops");
     assert_eq!((report.ended, report.parked, report.left), (1, 0, 0));
+    let metrics = desk.metrics.snapshot();
+    assert_eq!((metrics.active, metrics.segments, metrics.retirements), (0, report, 0));
+    assert!(metrics.segment_time >= Duration::from_secs(5), "{metrics:?}");
+    let text = metrics.to_prometheus();
+    assert!(text.contains("windlass_worker_segments_total{end=\"ended\"} 1\n"), "{text}");
+    assert!(text.contains("\nwindlass_worker_active_runs 0\n"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

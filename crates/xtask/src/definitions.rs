@@ -49,14 +49,16 @@ pub(crate) struct Definition {
     pub(crate) summary: String,
 }
 
-/// Lists every item defined under `crates/`.
+/// Lists every item defined under `crates/` and `engines/`.
 ///
 /// # Errors
 ///
 /// Fails if a file cannot be read or is not Rust.
 pub(crate) fn list_definitions(root: &Path) -> io::Result<Vec<Definition>> {
     let mut files = Vec::new();
-    collect_rust_files(&root.join("crates"), &mut files)?;
+    for folder in ["crates", "engines"] {
+        collect_rust_files(&root.join(folder), &mut files)?;
+    }
     files.sort();
     let mut definitions = Vec::new();
     for file in files {

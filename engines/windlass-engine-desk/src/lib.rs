@@ -103,10 +103,6 @@ impl DeskFolder {
                 let run = context.run_context().run_id().clone();
                 desk.witness(&format!("START {run} {name}"));
                 while gate == BodyGate::Closed && !desk.gate().exists() {
-                    if context.is_cancelled() {
-                        desk.witness(&format!("STOPPED {run} {name}"));
-                        return Ok("stopped");
-                    }
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 desk.witness(&format!("DONE {run} {name}"));
@@ -132,11 +128,12 @@ impl DeskFolder {
     fn witness(&self, line: &str) {
         let file = OpenOptions::new().create(true).append(true).open(self.path.join("witness"));
         let mut file = file.expect("the witness opens");
-        file.write_all(format!("{line}\n").as_bytes()).and_then(|()| file.sync_data()).expect("it is written");
+        file.write_all(format!("{line}\n").as_bytes())
+            .and_then(|()| file.sync_data())
+            .expect("it is written");
     }
 
-    /// Counts the lines that the tools have written: `START <run> <tool>`, then `DONE <run> <tool>`, or `STOPPED <run> <tool>`
-    /// if the run was cancelled.
+    /// Counts the lines that the tools have written: `START <run> <tool>` and `DONE <run> <tool>`.
     pub fn count(&self, line: &str) -> usize {
         let text = std::fs::read_to_string(self.path.join("witness")).unwrap_or_default();
         text.lines().filter(|written| *written == line).count()

@@ -111,12 +111,7 @@ impl RestateClient {
         Ok(serde_json::from_slice(&self.call(run, "status", None).await?)?)
     }
 
-    async fn call(
-        &self,
-        run: &RunId,
-        handler: &str,
-        body: Option<Vec<u8>>,
-    ) -> Result<Vec<u8>, RestateError> {
+    async fn call(&self, run: &RunId, handler: &str, body: Option<Vec<u8>>) -> Result<Vec<u8>, RestateError> {
         let key = escape_segment(run.as_str());
         self.ingress.post(&format!("/{OBJECT_NAME}/{key}/{handler}"), body).await
     }
@@ -130,7 +125,8 @@ impl RunDispatch for RestateClient {
     ) -> BoxFuture<'a, Result<(), DispatchError>> {
         async move {
             let delay = at.map_or(0, millis_until);
-            let handler = if delay == 0 { "drive/send".to_owned() } else { format!("drive/send?delay={delay}ms") };
+            let handler =
+                if delay == 0 { "drive/send".to_owned() } else { format!("drive/send?delay={delay}ms") };
             let sent = self.call(run, &handler, None).await;
             sent.map(|_| ()).map_err(|error| DispatchError::Engine(error.to_string()))
         }

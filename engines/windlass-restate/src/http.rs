@@ -82,10 +82,7 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let body = body.map_err(|e| failed(&e))?.to_bytes();
     match status.is_success() {
         true => Ok(body.to_vec()),
-        false => Err(RestateError::Refused {
-            status: status.as_u16(),
-            message: read_message(&body),
-        }),
+        false => Err(RestateError::Refused { status: status.as_u16(), message: read_message(&body) }),
     }
 }
 

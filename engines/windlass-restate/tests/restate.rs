@@ -54,7 +54,9 @@ impl RestateDesk {
         let mut started = Self { server, desk, client, port: free_port(), service: None, _folder: folder };
         started.start_service().await;
         let service = format!("http://127.0.0.1:{}", started.port);
-        RestateService::<()>::register(&started.server.admin_address(), &service).await.expect("it is registered");
+        RestateService::<()>::register(&started.server.admin_address(), &service)
+            .await
+            .expect("it is registered");
         Some(started)
     }
 
@@ -178,5 +180,5 @@ async fn a_running_segment_is_cancelled_through_restate() {
     desk.client.cancel_run(&run).await.expect("it is ordered");
     desk.wait_for_state(&run, "ended").await;
     assert_eq!(status_of(&*store, &run).await, RunStatus::Cancelled);
-    assert_eq!(["key", "pay"].map(|tool| desk.count("STOPPED", &run, tool)), [1, 1]);
+    assert_eq!(["key", "pay"].map(|tool| desk.count("DONE", &run, tool)), [0, 0]);
 }

@@ -70,7 +70,11 @@ impl RunActivities {
 
     /// Orders the cancellation of a run.
     #[activity]
-    pub async fn order_cancel(self: Arc<Self>, _ctx: ActivityContext, run: String) -> Result<(), ActivityError> {
+    pub async fn order_cancel(
+        self: Arc<Self>,
+        _ctx: ActivityContext,
+        run: String,
+    ) -> Result<(), ActivityError> {
         let run = RunId::from(run);
         match self.queue.post_order(&run, &QueueOrder::Cancel).await {
             Ok(_) => Ok(()),

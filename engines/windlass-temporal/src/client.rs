@@ -3,9 +3,7 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use temporalio_client::errors::{WorkflowStartError, WorkflowUpdateError};
-use temporalio_client::{
-    Client, WorkflowExecuteUpdateOptions, WorkflowSignalOptions, WorkflowStartOptions,
-};
+use temporalio_client::{Client, WorkflowExecuteUpdateOptions, WorkflowSignalOptions, WorkflowStartOptions};
 use windlass::core::id::{RunId, Timestamp};
 use windlass::fleet::{DecisionRequest, DispatchError, NextWake, RunDispatch};
 

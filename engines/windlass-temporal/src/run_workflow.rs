@@ -136,7 +136,8 @@ async fn wait_for_wake(
         NextWake::Now | NextWake::Never => {}
         NextWake::AfterSignal => ctx.wait_condition(is_woken).await?,
         NextWake::At { time } => {
-            let now = ctx.workflow_time().and_then(|now| now.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+            let now =
+                ctx.workflow_time().and_then(|now| now.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
             let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
             temporalio_sdk::workflows::select! {
                 _ = ctx.timer(Duration::from_millis(time.0.saturating_sub(now))) => {}

@@ -23,6 +23,7 @@ mod schedule;
 mod segment;
 mod segment_store;
 mod worker;
+mod worker_metrics;
 mod worker_peers;
 mod worker_pulse;
 
@@ -40,3 +41,4 @@ pub use registry::{AgentRegistry, DeployedAgent};
 pub use schedule::{MissedTimes, RunSchedule, StoredSchedule, fire_schedules};
 pub use segment::{SegmentEnd, SegmentLimit};
 pub use worker::{RetryBackoff, Worker, WorkerReport, WorkerStop};
+pub use worker_metrics::{WorkerMetrics, WorkerSnapshot};

@@ -17,6 +17,7 @@ use super::segment::{
     EventWatcher, RunSegment, SegmentControl, SegmentEnd, SegmentLimit, SegmentResult, SegmentSettings,
 };
 use super::segment_store::SegmentStore;
+use super::worker_metrics::WorkerMetrics;
 use super::worker_peers::{OtherWorkers, RegularCheck};
 use super::worker_pulse::WorkerPulse;
 use crate::clock::RunClock;
@@ -100,7 +101,7 @@ pub struct WorkerReport {
 }
 
 impl WorkerReport {
-    fn count(&mut self, end: SegmentEnd) {
+    pub(super) fn count(&mut self, end: SegmentEnd) {
         let counter = match end {
             SegmentEnd::Ended => &mut self.ended,
             SegmentEnd::Parked => &mut self.parked,
@@ -140,12 +141,16 @@ pub struct Worker<C = ()> {
     settings: SegmentSettings,
     stop: WorkerStop,
     watcher: Option<SegmentWatcher>,
+    metrics: WorkerMetrics,
 }
+
+/// A run, the end of its segment, and the time that it has taken.
+type SegmentOutcome = (RunId, SegmentEnd, Duration);
 
 /// The segments that a worker drives under one name.
 #[derive(Default)]
 struct ActiveSegments {
-    tasks: JoinSet<(RunId, SegmentEnd)>,
+    tasks: JoinSet<SegmentOutcome>,
     controls: BTreeMap<RunId, Arc<SegmentControl>>,
     /// Number of the last segment, which is part of the owner of its lease.
     last_number: u64,
@@ -189,6 +194,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
             settings,
             stop: WorkerStop::default(),
             watcher: None,
+            metrics: WorkerMetrics::default(),
         }
     }
 
@@ -262,6 +268,11 @@ impl<C: Send + Sync + 'static> Worker<C> {
         &self.queue
     }
 
+    /// Returns the metrics of the worker, which change while it works.
+    pub fn metrics(&self) -> WorkerMetrics {
+        self.metrics.clone()
+    }
+
     /// Returns a handle that stops the worker.
     pub fn stop_handle(&self) -> WorkerStop {
         self.stop.clone()
@@ -319,6 +330,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
         let mut report = WorkerReport::default();
         let mut pulse = WorkerPulse::start(self.queue.clone(), self.settings.lease_duration).await?;
         loop {
+            self.metrics.note_start(pulse.name(), self.concurrency);
             let end = self.work_as(Arc::new(pulse), idle, &mut inbox, &mut report).await;
             if end == WorkEnd::Stopped {
                 return Ok(report);
@@ -374,7 +386,10 @@ impl<C: Send + Sync + 'static> Worker<C> {
             match taken {
                 Ok(work) => self.begin_segments(&mut active, &pulse, work),
                 Err(error) if error.kind() == StoreErrorKind::Fenced => break,
-                Err(error) => tracing::warn!(worker = %pulse.name(), %error, "no work could be taken"),
+                Err(error) => {
+                    self.metrics.note_failed_request();
+                    tracing::warn!(worker = %pulse.name(), %error, "no work could be taken");
+                }
             }
             if let Some(inbox) = inbox
                 && self.take_dispatched(inbox, &mut active, &pulse).await == WorkEnd::Retired
@@ -416,7 +431,11 @@ impl<C: Send + Sync + 'static> Worker<C> {
         if let Err(error) = self.queue.retire_worker(pulse.name(), None).await {
             tracing::warn!(worker = %pulse.name(), %error, "the worker could not be retired");
         }
-        if is_retired { WorkEnd::Retired } else { WorkEnd::Stopped }
+        if !is_retired {
+            return WorkEnd::Stopped;
+        }
+        self.metrics.note_retirement();
+        WorkEnd::Retired
     }
 
     /// Takes the runs that the engine has asked for, as long as there is room. Returns `Retired` if the worker was retired.
@@ -434,6 +453,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
                     Ok(work) => self.begin_segments(active, pulse, work),
                     Err(error) if error.kind() == StoreErrorKind::Fenced => return WorkEnd::Retired,
                     Err(error) => {
+                        self.metrics.note_failed_request();
                         inbox.answer_error(&run, &error);
                         continue;
                     }
@@ -453,6 +473,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
     /// Begins the segments of newly taken runs, and passes all orders on.
     fn begin_segments(&self, active: &mut ActiveSegments, pulse: &Arc<WorkerPulse>, work: TakenWork) {
         let TakenWork { runs, orders } = work;
+        self.metrics.note_taken(runs.len());
         let orders_of = |run: &RunId| orders.iter().filter(|order| order.run == *run).cloned().collect();
         for taken in runs {
             let run = taken.submission.run.clone();
@@ -488,15 +509,16 @@ impl<C: Send + Sync + 'static> Worker<C> {
 
     async fn note_end(
         &self,
-        ended: Result<(RunId, SegmentEnd), tokio::task::JoinError>,
+        ended: Result<SegmentOutcome, tokio::task::JoinError>,
         active: &mut ActiveSegments,
         report: &mut WorkerReport,
         inbox: &mut Option<DispatchInbox>,
     ) {
         match ended {
-            Ok((run, end)) => {
+            Ok((run, end, lasted)) => {
                 active.controls.remove(&run);
                 report.count(end);
+                self.metrics.note_segment(end, lasted);
                 if let Some(watcher) = &self.watcher {
                     watcher(&run, end);
                 }
@@ -510,7 +532,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
 
     fn spawn_segment(
         &self,
-        tasks: &mut JoinSet<(RunId, SegmentEnd)>,
+        tasks: &mut JoinSet<SegmentOutcome>,
         taken: TakenRun,
         pulse: &Arc<WorkerPulse>,
         owner: String,
@@ -522,6 +544,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
         let store = Arc::new(SegmentStore::new(queue.clone(), pulse.clone(), owner));
         let settings = self.settings.clone();
         tasks.spawn(async move {
+            let began = tokio::time::Instant::now();
             let (run, signals_seen) = (taken.submission.run.clone(), taken.signals);
             let segment = RunSegment { queue: queue.clone(), store, deployed, taken, settings, control };
             let result = segment.drive_caught(wall_clock_now).await;
@@ -544,7 +567,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
                     SegmentEnd::Failed
                 }
             };
-            (run, end)
+            (run, end, began.elapsed())
         });
     }
 }

@@ -21,7 +21,9 @@ impl TestServer {
     /// Starts a server. Returns `None`, and says so, if Restate is not installed.
     pub(crate) async fn start() -> Option<Self> {
         let Some(program) = find_program() else {
-            say_not_shown("runs dispatched by Restate, because WINDLASS_RESTATE names no folder with the server (.ci/run installs it)");
+            say_not_shown(
+                "runs dispatched by Restate, because WINDLASS_RESTATE names no folder with the server (.ci/run installs it)",
+            );
             return None;
         };
         let folder = tempfile::tempdir().expect("a folder");
