@@ -12,12 +12,13 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use windlass::core::decision::{Decision, DecisionScope};
 use windlass::core::id::{RunId, Timestamp};
+use windlass::event::EventReplay;
 use windlass::fleet::{
-    AgentRegistry, DispatchError, NextWake, QueueOrder, QueuedState, RunDispatch, RunQueue, RunSubmission,
+    AgentRegistry, DecisionRequest, DispatchError, NextWake, QueueOrder, QueuedState, RunDispatch, RunQueue, RunSubmission,
     SegmentDispatcher, Worker, WorkerMetrics, WorkerReport, WorkerStop,
 };
 use windlass::prelude::*;
-use windlass::store::{MemoryStore, load_paused, post_decision};
+use windlass::store::{EventFeed, MemoryStore, load_paused, post_decision};
 
 /// Longest time that a test waits for a condition.
 const PATIENCE: Duration = Duration::from_secs(3_600);
@@ -185,6 +186,46 @@ async fn a_decision_and_an_order_reach_the_run() {
     };
     let (report, ()) = tokio::join!(async { desk.drive("one").await }, cancelled);
     assert_eq!(report, ("ended".to_owned(), NextWake::Never));
+    desk.stop.drain();
+    desk.work.await.expect("it stops");
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_are_followed_from_an_offset() {
+    let body = GatedBody::default();
+    let desk = WorkingDesk::start(body.tool().needs_approval()).await;
+    // The feed begins before the run does, and goes on while the run waits for a person.
+    let mut feed = EventFeed::new(desk.queue.clone(), "one", 0);
+    let follow = tokio::spawn(async move {
+        let mut events = Vec::new();
+        while let Some(event) = feed.next().await {
+            events.push(event.expect("the journal is read"));
+        }
+        events
+    });
+    assert_eq!(desk.drive("one").await.0, "parked");
+    let run = RunId::from("one");
+    let approve = DecisionRequest::new("c1", Decision::Approve, "ann");
+    approve.post(&*desk.queue, &run).await.expect("it is posted");
+    body.gate.notify_one();
+    assert_eq!(desk.drive("one").await.0, "ended");
+    approve.post(&*desk.queue, &run).await.expect("repeated by an engine after it was taken");
+    let other = DecisionRequest::new("c1", Decision::Reject { message: None }, "ann");
+    other.post(&*desk.queue, &run).await.expect_err("a contrary decision");
+    let events = tokio::time::timeout(PATIENCE, follow).await.expect("the feed ends").expect("it is followed");
+    let paused = load_paused(&*desk.queue, &run).await.expect("it opens");
+    let expected = EventReplay::events_of(paused.record().journal()).expect("they are derived");
+    assert_eq!(events, expected);
+
+    let offset = events[events.len() / 2].seq;
+    let mut later = EventFeed::new(desk.queue.clone(), "one", offset + 1);
+    let mut rest = Vec::new();
+    while let Some(event) = later.next().await {
+        rest.push(event.expect("the journal is read"));
+    }
+    let expected: Vec<_> = events.into_iter().filter(|event| event.seq > offset).collect();
+    assert!(!expected.is_empty());
+    assert_eq!(rest, expected);
     desk.stop.drain();
     desk.work.await.expect("it stops");
 }

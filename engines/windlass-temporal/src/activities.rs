@@ -1,5 +1,8 @@
 //! The activities of a workflow: everything that touches the store.
 
+// The macros of the SDK make public items of these.
+#![allow(unreachable_pub)]
+
 use std::sync::Arc;
 use std::time::Duration;
 

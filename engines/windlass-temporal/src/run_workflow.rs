@@ -1,5 +1,8 @@
 //! The workflow of a run. It is deterministic: it only waits, and starts activities.
 
+// The macros of the SDK make constants without documentation.
+#![allow(missing_docs)]
+
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};

@@ -320,7 +320,7 @@ impl RecordReader {
 }
 
 /// Returns true if the record ends the outermost run.
-fn ends_run(record: &JournalRecord) -> bool {
+pub(super) fn ends_run(record: &JournalRecord) -> bool {
     record.path.is_empty()
         && matches!(
             record.entry,

@@ -66,7 +66,7 @@ impl TestServer {
 
 /// Connects to a server.
 pub(crate) async fn connect(address: &str) -> Client {
-    let address = address.parse().expect("an address");
+    let address: url::Url = address.parse().expect("an address");
     let connection = Connection::connect(ConnectionOptions::new(address).build()).await.expect("it answers");
     Client::new(connection, ClientOptions::new("default").build()).expect("a client")
 }
