@@ -396,8 +396,7 @@ impl BudgetLedger {
     /// Checks a request against all budgets.
     pub(crate) fn check(&self, query: &BudgetQuery<'_>) -> BudgetVerdict {
         let run = self.budget.as_ref().map(|budget| (BudgetScope::Run, budget));
-        let session =
-            self.session_budget.as_ref().map(|session| (BudgetScope::Session, &session.budget));
+        let session = self.session_budget.as_ref().map(|session| (BudgetScope::Session, &session.budget));
         let agents =
             query.agent_budgets.iter().map(|(agent, budget)| (BudgetScope::Agent(agent.clone()), budget));
         let mut verdict = BudgetVerdict::Allowed;
@@ -440,13 +439,8 @@ impl BudgetLedger {
         let answers = if reaction == OnBudgetReached::Finish { 2 } else { 1 };
         let needed = query.estimate.amount_of(resource).max(1).saturating_mul(answers);
         if unpriced > 0 || spent.saturating_add(needed) > limit {
-            let reached = ReachedBudget {
-                scope: scope.clone(),
-                resource,
-                limit,
-                spent,
-                unpriced_requests: unpriced,
-            };
+            let reached =
+                ReachedBudget { scope: scope.clone(), resource, limit, spent, unpriced_requests: unpriced };
             return BudgetVerdict::Reached(reached, reaction);
         }
         if spent.saturating_add(under_way.amount_of(resource)).saturating_add(needed) > limit {
@@ -499,13 +493,7 @@ impl BudgetLedger {
     }
 
     /// Adds the usage of a request, and closes the reservation of its agent if the request is answered.
-    pub(crate) fn spend(
-        &mut self,
-        path: &[CallId],
-        agents: &[AgentName],
-        usage: &Usage,
-        is_answered: bool,
-    ) {
+    pub(crate) fn spend(&mut self, path: &[CallId], agents: &[AgentName], usage: &Usage, is_answered: bool) {
         let open = self.reservations.iter().position(|open| open.path == path);
         let closed = open.filter(|_| is_answered).map(|place| self.reservations.remove(place));
         let spent = BudgetSpending::of_usage(usage, closed.as_ref().map(|closed| &closed.estimate));

@@ -20,7 +20,9 @@ fn requests_under_way_are_waited_for_and_those_of_a_dead_process_are_spent() {
     ledger.reserve(&one, vec!["clerk".into()], request(60), 5);
     assert_eq!(check(&ledger, &other, 50, std::slice::from_ref(&one)), BudgetVerdict::WaitForOthers);
     assert_eq!(check(&ledger, &other, 40, std::slice::from_ref(&one)), BudgetVerdict::Allowed);
-    assert!(matches!(check(&ledger, &other, 50, &[]), BudgetVerdict::Reached(reached, _) if reached.spent == 60));
+    assert!(
+        matches!(check(&ledger, &other, 50, &[]), BudgetVerdict::Reached(reached, _) if reached.spent == 60)
+    );
     // The answer cost less than was reserved.
     ledger.spend(&one, &["clerk".into()], &Usage::of_tokens(10, 10), true);
     assert_eq!(check(&ledger, &other, 50, &[]), BudgetVerdict::Allowed);

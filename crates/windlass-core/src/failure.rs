@@ -143,4 +143,10 @@ pub enum RunFailure {
         /// The error message.
         message: String,
     },
+    /// A nested run was stopped, because the run around it failed or the timeout of that run passed.
+    #[error("the run around it failed: {failure}")]
+    OuterRunFailed {
+        /// The failure of the run around it.
+        failure: Box<RunFailure>,
+    },
 }

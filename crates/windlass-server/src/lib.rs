@@ -31,9 +31,7 @@ mod store_watch;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use self::access::{
-    AccessEntry, AccessPolicy, AccessRole, TokenDigest, TrustedProxy, new_access_token,
-};
+pub use self::access::{AccessEntry, AccessPolicy, AccessRole, TokenDigest, TrustedProxy, new_access_token};
 pub use self::api::openapi_description;
 pub use self::call_sheet::{CallPreview, PreviewFunction};
 pub use self::server::{AgentServer, DEFAULT_ADDRESS, ServerError, ServerLimits, ServerStop, serve};

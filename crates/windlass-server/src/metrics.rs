@@ -111,14 +111,18 @@ impl ServerMetrics {
         type Amount = fn(&Usage) -> f64;
         let by_model: [(&str, &str, Amount); 5] = [
             ("windlass_model_requests_total", "Model requests.", |usage| usage.requests as f64),
-            ("windlass_model_requests_of_unknown_cost_total", "Model requests whose cost is unknown.", |usage| {
-                usage.unpriced_requests() as f64
-            }),
+            (
+                "windlass_model_requests_of_unknown_cost_total",
+                "Model requests whose cost is unknown.",
+                |usage| usage.unpriced_requests() as f64,
+            ),
             ("windlass_model_input_tokens_total", "Input tokens.", |usage| usage.input_tokens as f64),
             ("windlass_model_output_tokens_total", "Output tokens.", |usage| usage.output_tokens as f64),
-            ("windlass_model_cost_total", "Cost in currency units, of the requests whose cost is known.", |usage| {
-                usage.cost()
-            }),
+            (
+                "windlass_model_cost_total",
+                "Cost in currency units, of the requests whose cost is known.",
+                |usage| usage.cost(),
+            ),
         ];
         for (name, help, amount) in by_model {
             head(text, name, "counter", help);
@@ -130,12 +134,25 @@ impl ServerMetrics {
         for (status, count) in calls {
             writeln!(text, "windlass_calls_total{{status=\"{}\"}} {count}", label(status)).ok();
         }
-        head(text, "windlass_model_retries_total", "counter", "Model requests that failed and were repeated.");
+        head(
+            text,
+            "windlass_model_retries_total",
+            "counter",
+            "Model requests that failed and were repeated.",
+        );
         writeln!(text, "windlass_model_retries_total {model_retries}").ok();
         head(text, "windlass_budgets_reached_total", "counter", "Requests that a budget did not allow.");
         writeln!(text, "windlass_budgets_reached_total {budgets_reached}").ok();
-        counters.model_latency.write(text, "windlass_model_seconds", "Time from a request to the model's response.");
-        counters.call_latency.write(text, "windlass_call_seconds", "Time from the start of a call to its settlement.");
+        counters.model_latency.write(
+            text,
+            "windlass_model_seconds",
+            "Time from a request to the model's response.",
+        );
+        counters.call_latency.write(
+            text,
+            "windlass_call_seconds",
+            "Time from the start of a call to its settlement.",
+        );
     }
 }
 

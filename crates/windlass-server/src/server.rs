@@ -300,7 +300,9 @@ impl<C: Send + Sync + 'static> AgentServer<C> {
 fn access_by_new_token(address: SocketAddr) -> Result<AccessPolicy, ServerError> {
     let user = std::env::var("USER").ok().filter(|name| !name.is_empty());
     let token = new_access_token().map_err(ServerError::Token)?;
-    let text = format!("windlass: serving on http://{address}\nwindlass: token of this server, shown once: {token}\n");
+    let text = format!(
+        "windlass: serving on http://{address}\nwindlass: token of this server, shown once: {token}\n"
+    );
     std::io::stderr().write_all(text.as_bytes()).map_err(ServerError::Token)?;
     let user = user.unwrap_or_else(|| "local".to_owned());
     let digest = TokenDigest::of_token(&token);

@@ -80,7 +80,10 @@ fn example_client(name: &str) -> PathBuf {
 fn check_example(output: &Output) {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("euros: 480") && text.contains("finished Done after 2 outputs."), "{text}\n{errors}");
+    assert!(
+        text.contains("euros: 480") && text.contains("finished Done after 2 outputs."),
+        "{text}\n{errors}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -71,7 +71,8 @@ fn no_crash_makes_a_budget_larger() {
         assert!(sent.load(Ordering::SeqCst) <= limit, "{} of {limit}", sent.load(Ordering::SeqCst));
         check_record(&failed.record).expect("the invariants hold");
         let journal = failed.record.journal();
-        let reserved = journal.iter().filter(|one| matches!(one.entry, JournalEntry::BudgetReserved(_))).count();
+        let reserved =
+            journal.iter().filter(|one| matches!(one.entry, JournalEntry::BudgetReserved(_))).count();
         let ledger = Run::replay(journal).expect("it replays").run;
         let ledger = ledger.budget_ledger().expect("it has a ledger");
         assert_eq!(ledger.spent().requests + ledger.reserved().requests, reserved as u64);

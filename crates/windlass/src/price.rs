@@ -139,7 +139,8 @@ impl ModelPrice {
             (usage.audio_output_tokens, self.audio_output.unwrap_or(self.output)),
         ];
         // A conversion with `as` saturates.
-        parts.iter().map(|(tokens, price)| *tokens as f64 * price * NANOS_PER_TOKEN).sum::<f64>().round() as u64
+        parts.iter().map(|(tokens, price)| *tokens as f64 * price * NANOS_PER_TOKEN).sum::<f64>().round()
+            as u64
     }
 }
 

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures_util::future::BoxFuture;
 use windlass::agent::{Handoff, ToolUsePolicy};
+use windlass::context::ContextPolicy;
 use windlass::core::failure::RunFailure;
+use windlass::core::item::Item;
 use windlass::error::RunError;
-use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
+use windlass::model::{DeltaSink, Model, ModelError, ModelLayer, ModelRequest, ModelResponse, NextModel};
 use windlass::prelude::*;
 use windlass::run::OnUnknownTool;
 
@@ -39,6 +42,20 @@ impl Model for PanickingModel {
         _: ModelRequest<'a>,
         _: &'a DeltaSink,
     ) -> Result<ModelResponse, ModelError> {
+        fails()
+    }
+}
+
+/// A layer that panics before it returns its future.
+struct PanickingLayer;
+
+impl ModelLayer for PanickingLayer {
+    fn respond<'a>(
+        &'a self,
+        _: ModelRequest<'a>,
+        _: &'a DeltaSink,
+        _: NextModel<'a>,
+    ) -> BoxFuture<'a, Result<ModelResponse, ModelError>> {
         fails()
     }
 }
@@ -76,6 +93,9 @@ async fn a_panic_in_an_application_function_fails_the_run() {
 
     expect_panic(Agent::new("watch").model(PanickingModel).run("go").await, "model");
 
+    let run = watch(calling("look")).tool(look).run("go").model_layer(PanickingLayer);
+    expect_panic(run.await, "model layer");
+
     let handoff = Handoff::to(watch(calling("look"))).tool_name("move").on_handoff(|_| async { fails() });
     let desk = Agent::new("desk").model(calling("move")).handoff(handoff);
     expect_panic(desk.run("go").await, "handoff callback");
@@ -106,4 +126,16 @@ async fn a_panic_in_the_message_about_an_unknown_tool_gives_the_default_message(
         lines.last().map(String::as_str),
         Some("output c1 Tool 'nothing' not found. The tools are: look.")
     );
+}
+
+#[tokio::test]
+async fn an_item_whose_pin_function_panics_stays() {
+    let model = ScriptedModel::new([ScriptedResponse::text("bye")]);
+    let said: Vec<Item> =
+        (0..30).map(|number| Item::assistant(format!("{number} {}", "word ".repeat(50)))).collect();
+    let input: Vec<Item> = said.into_iter().chain([Item::user("go")]).collect();
+    let policy = ContextPolicy::with_window(500).keep_newest(1).pin_items(|_| fails());
+    let result = watch(model.clone()).run(input).context_policy(policy).await;
+    assert_eq!(result.as_ref().ok().and_then(|result| result.output_text().ok()), Some("bye"), "{result:?}");
+    assert_eq!(model.requests()[0].input_text().len(), 31, "nothing was removed");
 }

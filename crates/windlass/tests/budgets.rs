@@ -184,7 +184,8 @@ async fn a_person_grants_more_from_another_process_and_refuses_the_second_time()
     let elsewhere = SqliteStore::open(file).expect("it opens");
     let run = RunId::from("r");
     let answer = |value: serde_json::Value| Decision::Answer { value };
-    let wrong = post_decision(&elsewhere, &run, BUDGET_CALL, answer(json!("much")), DecisionScope::ThisCall, "ann");
+    let wrong =
+        post_decision(&elsewhere, &run, BUDGET_CALL, answer(json!("much")), DecisionScope::ThisCall, "ann");
     assert!(wrong.await.is_err(), "an answer has an amount");
     let approval =
         post_decision(&elsewhere, &run, BUDGET_CALL, Decision::Approve, DecisionScope::ThisCall, "ann");
@@ -264,7 +265,8 @@ async fn the_runs_of_a_session_share_its_budget() {
     let model = MeteredModel::calling("note", 0);
     let budget = SpendingBudget::new().requests(3);
     for n in 0..3 {
-        let run = desk(&model).run("go").store(store.clone()).session(&session).session_budget(budget.clone());
+        let run =
+            desk(&model).run("go").store(store.clone()).session(&session).session_budget(budget.clone());
         assert_eq!(output(run.run_id(format!("r{n}")).await), "all done");
     }
     let run = desk(&model).run("go").store(store.clone()).session(&session).session_budget(budget);

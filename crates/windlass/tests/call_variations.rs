@@ -104,6 +104,44 @@ async fn an_approval_inside_an_agent_begins_its_call_while_a_sibling_of_the_agen
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_approval_inside_an_agent_begins_its_call_while_a_sibling_inside_the_agent_runs() {
+    let (store, paid) = (Arc::new(MemoryStore::default()), Arc::new(Notify::new()));
+    let (signal, signalled) = (paid.clone(), paid.clone());
+    let pay = tool("pay", move |_, _| {
+        signal.notify_one();
+        async { Ok("paid".to_owned()) }
+    });
+    // No call of the outer run ends before the approved call has run.
+    let wait = tool("wait", move |_, _| {
+        let paid = signalled.clone();
+        async move {
+            paid.notified().await;
+            Ok("waited".to_owned())
+        }
+    });
+    let inner = Agent::new("clerk")
+        .model(ScriptedModel::new([calls(&[("p", "pay"), ("w", "wait")]), ScriptedResponse::text("ok")]))
+        .tools((pay.needs_approval(), wait));
+    let outer = Agent::new("desk")
+        .model(ScriptedModel::new([calls(&[("a", "ask")]), ScriptedResponse::text("bye")]))
+        .tool(inner.as_tool("ask", "Asks the clerk."));
+    let mut stream = outer.run("go").run_id("run").store(store.clone()).stream();
+    let watching = async {
+        while let Some(event) = stream.next().await {
+            if matches!(event.kind, RunEventKind::CallHeld(_)) {
+                let scope = DecisionScope::ThisCall;
+                post_decision(&*store, &"run".into(), "a/p", Decision::Approve, scope, "ann")
+                    .await
+                    .expect("it is posted");
+            }
+        }
+    };
+    tokio::time::timeout(STUCK, watching).await.expect("the approved call runs beside its sibling");
+    let result = stream.result().await.expect("it ends");
+    assert_eq!(result.output_text().expect("it finished"), "bye");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn finished_work_of_a_nested_agent_is_kept_when_the_run_fails_during_its_output_guardrail() {
     for order in [["a", "f"], ["f", "a"]] {
         let (is_checking, may_pass) = (Arc::new(Notify::new()), Arc::new(Notify::new()));

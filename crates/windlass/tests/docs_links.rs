@@ -39,6 +39,34 @@ fn links_lead_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+/// The code map of the state machine and of the driver names every file.
+#[test]
+fn every_file_is_in_the_code_map() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = std::fs::read_to_string(root.join("ARCHITECTURE.md")).expect("can be read");
+    let mut absent = Vec::new();
+    for name in ["crates/windlass-core", "crates/windlass"] {
+        let (_, section) = text.split_once(&format!("### `{name}`")).expect("the crate is in the map");
+        let section = section.split("\n### ").next().unwrap_or_default();
+        let source = root.join(name).join("src");
+        let mut folders = vec![source.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).expect("the folder is there") {
+                let path = entry.expect("can be read").path();
+                let file =
+                    path.strip_prefix(&source).expect("is in the folder").to_string_lossy().into_owned();
+                if path.is_dir() {
+                    folders.extend((!file.ends_with("tests")).then_some(path));
+                } else if file.ends_with(".rs") && !file.ends_with("_tests.rs") && !is_mapped(&file, section)
+                {
+                    absent.push(format!("{name}: {file}"));
+                }
+            }
+        }
+    }
+    assert!(absent.is_empty(), "the code map lacks {absent:#?}");
+}
+
 /// Returns the targets of `[…](target)` that are files of the repository.
 fn file_links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](")
@@ -73,6 +101,23 @@ fn missing_mapped_files(text: &str, root: &Path) -> Vec<PathBuf> {
         missing.extend(backticked_words(files).map(|file| source.join(file)).filter(|path| !path.exists()));
     }
     missing
+}
+
+/// Returns true if a section of the code map names a file: by its path, or by its name in the row of its folder. A folder
+/// stands for its `mod.rs`.
+fn is_mapped(file: &str, section: &str) -> bool {
+    let (folder, name) = file.rsplit_once('/').unwrap_or(("", file));
+    section.lines().any(|line| {
+        let Some((files, _)) = line.strip_prefix("| ").and_then(|row| row.split_once(" | ")) else {
+            return false;
+        };
+        let is_row_of =
+            |folder: &str| backticked_words(files).any(|word| word.trim_end_matches('/') == folder);
+        let is_folder_named = backticked_words(files).any(|word| word.starts_with(&format!("{folder}/")));
+        backticked_words(files).any(|word| word == file)
+            || (is_row_of(folder) && (name == "mod.rs" || backticked_words(line).any(|word| word == name)))
+            || (name == "mod.rs" && is_folder_named)
+    })
 }
 
 fn backticked_words(text: &str) -> impl Iterator<Item = &str> {

@@ -14,8 +14,8 @@ use windlass::core::decision::{Decision, DecisionScope};
 use windlass::core::id::{RunId, Timestamp};
 use windlass::event::EventReplay;
 use windlass::fleet::{
-    AgentRegistry, DecisionRequest, DispatchError, NextWake, QueueOrder, QueuedState, RunDispatch, RunQueue, RunSubmission,
-    SegmentDispatcher, Worker, WorkerMetrics, WorkerReport, WorkerStop,
+    AgentRegistry, DecisionRequest, DispatchError, NextWake, QueueOrder, QueuedState, RunDispatch, RunQueue,
+    RunSubmission, SegmentDispatcher, Worker, WorkerMetrics, WorkerReport, WorkerStop,
 };
 use windlass::prelude::*;
 use windlass::store::{EventFeed, MemoryStore, load_paused, post_decision};
@@ -212,7 +212,8 @@ async fn events_are_followed_from_an_offset() {
     approve.post(&*desk.queue, &run).await.expect("repeated by an engine after it was taken");
     let other = DecisionRequest::new("c1", Decision::Reject { message: None }, "ann");
     other.post(&*desk.queue, &run).await.expect_err("a contrary decision");
-    let events = tokio::time::timeout(PATIENCE, follow).await.expect("the feed ends").expect("it is followed");
+    let events =
+        tokio::time::timeout(PATIENCE, follow).await.expect("the feed ends").expect("it is followed");
     let paused = load_paused(&*desk.queue, &run).await.expect("it opens");
     let expected = EventReplay::events_of(paused.record().journal()).expect("they are derived");
     assert_eq!(events, expected);

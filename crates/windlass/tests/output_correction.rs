@@ -1,7 +1,7 @@
 //! Typed outputs: the model is told what is wrong with an output, and asked again.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use windlass::core::failure::RunFailure;
 use windlass::core::journal::JournalEntry;
 use windlass::prelude::*;
@@ -29,6 +29,36 @@ async fn prose_around_json_is_corrected() {
     assert!(asked[2].starts_with("user: Your answer does not match"), "{}", asked[2]);
     let stored = session.items().await.expect("memory can be read");
     assert_eq!(stored.len(), 4, "the session has the whole exchange: {stored:?}");
+}
+
+#[tokio::test]
+async fn prose_after_json_is_corrected() {
+    let (agent, model) = counter(&["{\"count\": 7} That is all.", RIGHT]);
+    let result = agent.run("How many?").await.expect("it ends");
+    assert_eq!(result.output_as::<Count>().expect("it fits"), Count { count: 7 });
+    assert!(model.requests()[1].input_text()[2].contains("trailing characters"), "it says what is wrong");
+}
+
+/// A type that cannot be read.
+#[derive(JsonSchema)]
+struct Unreadable {
+    #[expect(dead_code, reason = "it gives the type a schema of an object")]
+    count: u32,
+}
+
+impl<'de> Deserialize<'de> for Unreadable {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        unreachable!("a test panics here")
+    }
+}
+
+#[tokio::test]
+async fn a_type_that_panics_is_an_output_that_does_not_fit() {
+    let model = ScriptedModel::new([RIGHT, RIGHT].map(ScriptedResponse::text));
+    let agent = Agent::new("counter").model(model).output_type::<Unreadable>().max_output_corrections(1);
+    let error = agent.run("How many?").await.expect_err("nothing can be read");
+    let Some(RunFailure::InvalidOutput { message }) = error.failure() else { panic!("{error}") };
+    assert_eq!(message, "it cannot be read; the model was asked once to correct its output");
 }
 
 #[tokio::test]

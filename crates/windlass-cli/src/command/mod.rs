@@ -6,6 +6,8 @@ mod chat;
 mod completions;
 mod decisions;
 mod doctor;
+#[cfg(feature = "otlp")]
+mod export_trace;
 mod fleet;
 mod forget;
 mod init;
@@ -20,8 +22,6 @@ mod resume_text;
 mod run;
 mod runs;
 mod schedule;
-#[cfg(feature = "otlp")]
-mod export_trace;
 #[cfg(feature = "serve")]
 mod serve;
 mod sessions;

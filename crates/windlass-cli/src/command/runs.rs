@@ -82,7 +82,8 @@ async fn print_table(term: &Terminal, store: &dyn Store, runs: &[StoredRun]) {
             Some(_) | None => status_label(run),
         };
         let asked = known.as_ref().map(first_message).unwrap_or_default();
-        let cost = known.as_ref().map(|known| known.record().usage()).filter(|usage| usage.priced_requests > 0);
+        let cost =
+            known.as_ref().map(|known| known.record().usage()).filter(|usage| usage.priced_requests > 0);
         let more = cost.map(|usage| if usage.unpriced_requests() > 0 { "+" } else { "" }).unwrap_or_default();
         let cost = cost.map(|usage| format!("${:.4}{more}", usage.cost())).unwrap_or_default();
         let age = format_age(Duration::from_millis(current_time().0.saturating_sub(run.updated_at.0)));

@@ -9,8 +9,8 @@ use crate::decision::{Decision, DecisionScope, HoldReason};
 use crate::id::{AgentName, CallId, Timestamp};
 use crate::item::{Item, OutputContent};
 use crate::journal::{
-    BudgetReserved, CallEndedLate, CallHeld, CallStatus, CompactionReason, HistoryCompacted, JournalEntry, JournalRecord,
-    ModelRequestFailed, ModelResponded, RunStarted,
+    BudgetReserved, CallEndedLate, CallHeld, CallStatus, CompactionReason, HistoryCompacted, JournalEntry,
+    JournalRecord, ModelRequestFailed, ModelResponded, RunStarted,
 };
 use crate::tool::ToolKey;
 

@@ -15,11 +15,11 @@ mod unannounced;
 
 pub use agent_build::AgentBuild;
 pub use entry::{
-    BudgetReached, BudgetReserved, CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, CompactionReason,
-    DecisionRecorded, DecisionRevoked, FilteredInput, ForkOrigin, GuardrailOutcome, GuardrailRecord,
-    GuardrailStage, HandoffRecorded, HistoryCompacted, InputAdded, JournalEntry, JournalRecord,
-    ModelInputFiltered, ModelRequestFailed, ModelResponded, OutputRejected, ResponseRejected, RunCancelled,
-    RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
+    BudgetReached, BudgetReserved, CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted,
+    CallStatus, CompactionReason, DecisionRecorded, DecisionRevoked, FilteredInput, ForkOrigin,
+    GuardrailOutcome, GuardrailRecord, GuardrailStage, HandoffRecorded, HistoryCompacted, InputAdded,
+    JournalEntry, JournalRecord, ModelInputFiltered, ModelRequestFailed, ModelResponded, OutputRejected,
+    ResponseRejected, RunCancelled, RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
 };
 pub use format::{
     FORMAT_VERSION, HashChain, JournalFormatError, JournalLine, decode_journal, decode_lines, decode_record,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::call_slot::{CallSlot, CallSlotState, OpenTurn};
 use super::budget_stage::{BUDGET_CALL, BudgetStage};
+use super::call_slot::{CallSlot, CallSlotState, OpenTurn};
 use super::lifecycle::{CallResult, unchecked_result};
 use super::{
     OutputCandidate, OutputCandidateSource, Run, RunEnd, RunItem, RunItemKind, RunPhase, model_text,
@@ -154,7 +154,7 @@ impl Run {
         }
         // A run that a call has ended, or whose calls were cancelled, does not go on, whoever drives it; its other calls may
         // still settle.
-        if continues_run(entry) && (self.ended_by_call.is_some() || self.is_cancelling()) {
+        if continues_run(entry) && self.is_ending() {
             return Err(ApplyError::RunEnded);
         }
         match entry {

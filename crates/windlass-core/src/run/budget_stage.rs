@@ -8,9 +8,7 @@ use crate::budget::{
     BudgetLedger, BudgetQuery, BudgetResource, BudgetVerdict, OnBudgetReached, ReachedBudget, nanos_of,
 };
 use crate::canonical::Digest;
-use crate::decision::{
-    Decision, DecisionScope, HoldReason, PendingCall, PersonQuestion, UntakenHold,
-};
+use crate::decision::{Decision, DecisionScope, HoldReason, PendingCall, PersonQuestion, UntakenHold};
 use crate::failure::RunFailure;
 use crate::id::{AgentName, CallId, CallPath};
 use crate::journal::{BudgetReached, DecisionRecorded, JournalEntry};

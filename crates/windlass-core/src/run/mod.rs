@@ -452,10 +452,7 @@ impl Run {
 
     /// Returns true if the model is to be requested and nothing else is in progress.
     pub fn is_awaiting_model(&self) -> bool {
-        matches!(self.phase, RunPhase::AwaitingModel)
-            && self.added_input.is_empty()
-            && self.ended_by_call.is_none()
-            && !self.is_cancelling()
+        matches!(self.phase, RunPhase::AwaitingModel) && self.added_input.is_empty() && !self.is_ending()
     }
 
     /// Returns true if all calls so far have their outputs in the history.

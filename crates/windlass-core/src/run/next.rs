@@ -94,8 +94,8 @@ pub enum ToolNeed {
 impl Run {
     /// Returns the next action. The function is pure: it returns the same action until an entry is applied.
     pub fn next(&self) -> RunAction {
-        if let (None, Some((_, failure))) = (self.outcome(), &self.ended_by_call) {
-            return RunAction::Fail((**failure).clone());
+        if let Some(failure) = self.ending_failure() {
+            return RunAction::Fail(failure.clone());
         }
         if self.is_cancelling() {
             return RunAction::Cancel;
@@ -183,8 +183,7 @@ impl Run {
 
     /// Returns true if the next action is [`RunAction::Pause`].
     pub fn is_paused(&self) -> bool {
-        self.ended_by_call.is_none()
-            && !self.is_cancelling()
+        !self.is_ending()
             && match &self.phase {
                 RunPhase::CallsOpen(turn) => !turn.can_any_advance(),
                 RunPhase::AwaitingModel => self.is_asking_for_budget(),
@@ -194,22 +193,52 @@ impl Run {
 
     /// Returns true if the next action is [`RunAction::Fail`].
     pub fn is_failing(&self) -> bool {
-        self.outcome().is_none() && (self.ended_by_call.is_some() || self.budget_failure().is_some())
+        self.ending_failure().is_some() || (self.outcome().is_none() && self.budget_failure().is_some())
+    }
+
+    /// Returns true if the run only ends: its next action is [`RunAction::Fail`] or [`RunAction::Cancel`].
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_failing() || self.is_cancelling()
+    }
+
+    /// Returns the failure with which an active run ends: a call recorded it, or a nested run that was stopped because of
+    /// it. The driver that stopped it may not have come to record the end of this run.
+    fn ending_failure(&self) -> Option<&RunFailure> {
+        match (self.outcome(), &self.ended_by_call) {
+            (Some(_), _) => None,
+            (None, Some((_, failure))) => Some(failure),
+            (None, None) => self.open_nested_runs().find_map(Self::outer_failure),
+        }
+    }
+
+    /// Returns the failure of the run around this one, if this one ends or ended because of it.
+    fn outer_failure(&self) -> Option<&RunFailure> {
+        let failure = match self.outcome() {
+            Some(RunEnd::Failed(failure)) => failure,
+            Some(RunEnd::Finished(_) | RunEnd::Cancelled) => return None,
+            None => self.ending_failure()?,
+        };
+        match failure {
+            RunFailure::OuterRunFailed { failure } => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// Returns the nested runs of the calls that have not settled.
+    fn open_nested_runs(&self) -> impl Iterator<Item = &Self> {
+        let slots = self.open_turn().map(|turn| turn.slots.as_slice()).unwrap_or_default();
+        slots.iter().filter(|slot| !slot.is_settled()).filter_map(|slot| slot.nested_run.as_deref())
     }
 
     /// Returns true if a call of this run, or of a run nested in it, was stopped because the run is cancelled. Such a run
     /// only ends: a model must not be told of its own run's cancellation.
     pub fn is_cancelling(&self) -> bool {
-        if self.outcome().is_some() || self.ended_by_call.is_some() {
+        if self.outcome().is_some() || self.is_failing() {
             return false;
         }
         let is_cancelled =
             |nested: &Self| nested.is_cancelling() || nested.outcome() == Some(&RunEnd::Cancelled);
-        self.has_cancelled_call
-            || self.open_turn().is_some_and(|turn| {
-                let open = turn.slots.iter().filter(|slot| !slot.is_settled());
-                open.filter_map(|slot| slot.nested_run.as_deref()).any(is_cancelled)
-            })
+        self.has_cancelled_call || self.open_nested_runs().any(is_cancelled)
     }
 
     /// Returns true if a direct or indirect predecessor of the call settled without success.

@@ -265,7 +265,8 @@ impl AgUiWriter {
         if self.open_message.is_none() {
             self.message_count += 1;
             let id = format!("{}-message-{}", self.run_id, self.message_count);
-            events.push(event(&json!({ "type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant" })));
+            events
+                .push(event(&json!({ "type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant" })));
             self.open_message = Some(id);
         }
         events.push(event(
@@ -302,7 +303,8 @@ impl AgUiWriter {
             events.push(event(&result));
         }
         // A settlement may let the run pause for a sibling that is held.
-        let may_pause = ["call_held", "call_settled", "budget_reached"].iter().any(|kind| record.get(*kind).is_some());
+        let may_pause =
+            ["call_held", "call_settled", "budget_reached"].iter().any(|kind| record.get(*kind).is_some());
         if may_pause {
             match self.interrupts().await {
                 Ok(interrupts) if interrupts.is_empty() => {}
@@ -330,7 +332,8 @@ impl AgUiWriter {
         for pending in paused.pending_calls().into_iter().filter(|pending| pending.posted.is_none()) {
             let body = ReviewBody { call: pending.path.to_string(), arguments: None };
             let item = sheet_of(&self.state, &self.person, self.run.as_str(), body).await?;
-            let tool_call = pending.path.parent_calls().is_empty().then(|| pending.call().as_str().to_owned());
+            let tool_call =
+                pending.path.parent_calls().is_empty().then(|| pending.call().as_str().to_owned());
             interrupts.push(interrupt(&item, tool_call));
         }
         Ok(interrupts)
@@ -347,7 +350,8 @@ impl AgUiWriter {
                 json!({ "type": "RUN_FINISHED", "outcome": { "type": "cancelled" } })
             }
             Some(error) => {
-                let data = json!({ "type": "RUN_ERROR", "message": error, "code": "run_failed", "usage": usage });
+                let data =
+                    json!({ "type": "RUN_ERROR", "message": error, "code": "run_failed", "usage": usage });
                 events.push(event(&data));
                 return events;
             }

@@ -166,7 +166,12 @@ impl TextReader {
         };
         let is_cancelled = record.get("run_cancelled").is_some();
         let (input_tokens, output_tokens) = (self.input_tokens, self.output_tokens);
-        self.pieces.push_back(TextPiece::End(RunEndPiece { error, is_cancelled, input_tokens, output_tokens }));
+        self.pieces.push_back(TextPiece::End(RunEndPiece {
+            error,
+            is_cancelled,
+            input_tokens,
+            output_tokens,
+        }));
     }
 
     fn count_usage(&mut self, record: &Value) {

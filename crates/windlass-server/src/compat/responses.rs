@@ -104,8 +104,12 @@ pub(super) async fn retrieve(
     let created = record.journal().first().map_or(0, |first| first.at.0 / 1000);
     let head = ResponseHead { created, ..head };
     let usage = record.usage();
-    let end =
-        RunEndPiece { error: None, is_cancelled: false, input_tokens: usage.input_tokens, output_tokens: usage.output_tokens };
+    let end = RunEndPiece {
+        error: None,
+        is_cancelled: false,
+        input_tokens: usage.input_tokens,
+        output_tokens: usage.output_tokens,
+    };
     let messages: Vec<String> = record
         .run_items()
         .iter()

@@ -51,12 +51,18 @@ fn weight(usage: &Usage) -> (u64, u64) {
 }
 
 fn day_chart(days: &BTreeMap<u64, Usage>) -> Markup {
-    let (first, last) = (days.keys().next().copied().unwrap_or(0), days.keys().next_back().copied().unwrap_or(0));
+    let (first, last) =
+        (days.keys().next().copied().unwrap_or(0), days.keys().next_back().copied().unwrap_or(0));
     let has_cost = days.values().any(|usage| usage.cost_nanos > 0);
     let value = |usage: &Usage| if has_cost { usage.cost_nanos } else { usage.total_tokens() };
     let most = days.values().map(value).max().unwrap_or(0).max(1);
     let width = (last - first + 1) as f64 * DAY_WIDTH;
-    let label = format!("{} by day, from {} to {}", if has_cost { "Cost" } else { "Tokens" }, date_of_day(first), date_of_day(last));
+    let label = format!(
+        "{} by day, from {} to {}",
+        if has_cost { "Cost" } else { "Tokens" },
+        date_of_day(first),
+        date_of_day(last)
+    );
     html! {
         div.wide tabindex="0" role="region" aria-label="Costs by day" {
             svg.chart viewBox={ "0 0 " (width) " " (CHART_HEIGHT) } height=(CHART_HEIGHT) role="img" aria-label=(label) preserveAspectRatio="xMinYMax meet" {

@@ -21,7 +21,13 @@ pub(super) struct PageFrame<'a> {
 impl PageFrame<'_> {
     /// Puts the content of a page into the frame.
     pub(super) fn render(&self, content: &Markup) -> Markup {
-        let entries = [("/", "Inbox"), ("/runs", "Runs"), ("/costs", "Costs"), ("/fleet", "Fleet"), ("/look", "Open a file")];
+        let entries = [
+            ("/", "Inbox"),
+            ("/runs", "Runs"),
+            ("/costs", "Costs"),
+            ("/fleet", "Fleet"),
+            ("/look", "Open a file"),
+        ];
         html! {
             (DOCTYPE)
             html lang="en" {

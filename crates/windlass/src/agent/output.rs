@@ -1,5 +1,7 @@
 //! Typed final outputs.
 
+use std::panic::catch_unwind;
+
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -51,9 +53,15 @@ impl OutputType {
     }
 }
 
+/// Checks that the whole text is one value of the type.
 fn check_type<T: DeserializeOwned>(text: &str) -> Result<(), String> {
-    let mut reader = serde_json::Deserializer::from_str(text);
-    serde_path_to_error::deserialize::<_, T>(&mut reader).map(drop).map_err(|error| error.to_string())
+    // The implementation of `Deserialize` may panic.
+    let checked = catch_unwind(|| {
+        let mut reader = serde_json::Deserializer::from_str(text);
+        serde_path_to_error::deserialize::<_, T>(&mut reader).map_err(|error| error.to_string())?;
+        reader.end().map_err(|error| error.to_string())
+    });
+    checked.unwrap_or_else(|_| Err("it cannot be read".to_owned()))
 }
 
 fn wrap_schema(mut schema: Value) -> Value {

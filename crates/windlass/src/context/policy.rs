@@ -1,6 +1,7 @@
 //! The policy that keeps a conversation within the context window of its model.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use windlass_core::item::{Item, Message, Role};
@@ -148,9 +149,10 @@ impl ContextPolicy {
         window.saturating_mul(self.compact_to.min(self.compact_above)) / 100
     }
 
-    /// True if the item must stay as it is.
+    /// True if the item must stay as it is. An item whose function panics stays.
     pub(crate) fn is_pinned(&self, item: &Item) -> bool {
+        let is_chosen = |pin: &PinFunction| catch_unwind(AssertUnwindSafe(|| pin(item))).unwrap_or(true);
         matches!(item, Item::Message(Message { role: Role::System, .. }))
-            || self.pin.as_ref().is_some_and(|pin| pin(item))
+            || self.pin.as_ref().is_some_and(is_chosen)
     }
 }

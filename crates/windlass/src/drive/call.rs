@@ -133,9 +133,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     self.scope.record_entry(entry).await?;
                     CallReport::Started { attempt: runnable.attempt() }
                 }
-                // The run was cancelled while the start became durable: no body begins any more.
-                (CallEffect::RunBody(_), Some(_))
-                    if self.shared.cancel.is_cancelled() && !progress.is_stopped() =>
+                // The call was stopped while its start became durable: no body begins any more.
+                (CallEffect::RunBody(_), Some(work))
+                    if work.stop().is_stopped()
+                        && !self.shared.cancel.is_detaching()
+                        && !progress.is_stopped() =>
                 {
                     CallReport::Stopped(self.stop_mode())
                 }
@@ -229,10 +231,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
             CallEffect::RunInputGuardrails => {
                 self.run_input_guardrails(work).await.map(CallReport::InputGuardrails)
             }
-            CallEffect::CheckEnabled => match stop.unless_stopped(self.check_enabled(work)).await {
-                Some(verdict) => Some(CallReport::Enabled(verdict?)),
-                None => None,
-            },
+            CallEffect::CheckEnabled => {
+                stop.unless_stopped(self.check_enabled(work)).await.map(CallReport::Enabled)
+            }
             CallEffect::AnnounceStart => {
                 // A hook that was notified and did not return is notified of the end, too.
                 progress.assume_start_announced();
@@ -333,7 +334,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let fails_run = run_failure.is_some();
         // Whoever goes on with the run after a crash ends it in the same way.
         let run_failure = match status {
-            CallStatus::Cancelled => run_failure.or_else(|| self.stop_failure(stop).cloned().map(Box::new)),
+            CallStatus::Cancelled => run_failure.or_else(|| self.ending_failure.get().map(Box::new)),
             _ => run_failure,
         };
         let withheld = self.scope.with_run(|run| run.withheld_output(call));

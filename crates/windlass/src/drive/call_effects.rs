@@ -19,7 +19,7 @@ use crate::hook::{AfterCall, HookEvent};
 use crate::lock_unpoisoned;
 use crate::observe::HookObservation;
 use crate::redaction::{OutputVisibility, REDACTED};
-use crate::run::{DriveError, application_panicked};
+use crate::run::{DriveError, panic_failure};
 use crate::tasks::{BodyAttempt, BodyExit, BodyFailure, blocking_body_warning, record_late_end};
 use crate::tool::{EndedBody, failure_text};
 
@@ -42,18 +42,27 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
     }
 
-    /// Asks whether the tool is enabled now. If it is not, the call ends as the call of an unknown tool does.
-    pub(super) async fn check_enabled(&self, work: &CallExecution<'_, C>) -> Result<GateVerdict, DriveError> {
-        let ctx = work.ctx.run_context();
-        let enabled = AssertUnwindSafe(work.prepared.tool.enabled.evaluate(ctx)).catch_unwind();
-        if enabled.await.map_err(application_panicked)? {
-            return Ok(GateVerdict::Pass);
-        }
-        let available = AssertUnwindSafe(work.turn.tools.enabled_names(ctx)).catch_unwind().await;
-        let available = available.map_err(application_panicked)?;
-        let (name, agent) = (work.prepared.tool.name(), work.turn.agent.name());
-        let policy = &self.shared.config.on_unknown_tool;
-        Ok(GateVerdict::End(policy.call_result(name, agent, available)))
+    /// Asks whether the tool is enabled now. If it is not, the call ends as the call of an unknown tool does. A rule that
+    /// panics fails the run.
+    pub(super) async fn check_enabled(&self, work: &CallExecution<'_, C>) -> GateVerdict {
+        let (tool, ctx) = (&work.prepared.tool, work.ctx.run_context());
+        let available = async {
+            match tool.enabled.evaluate(ctx).await {
+                true => None,
+                false => Some(work.turn.tools.enabled_names(ctx).await),
+            }
+        };
+        GateVerdict::End(match AssertUnwindSafe(available).catch_unwind().await {
+            Ok(None) => return GateVerdict::Pass,
+            Ok(Some(available)) => {
+                let policy = &self.shared.config.on_unknown_tool;
+                policy.call_result(tool.name(), work.turn.agent.name(), available)
+            }
+            Err(panic) => {
+                let status = CallStatus::BlockedByGuardrail;
+                CallResult::failing_run(status, model_text::CANCELLED, panic_failure(panic))
+            }
+        })
     }
 
     /// Notifies the hooks of the start. Returns `None` if the call stops first. A hook that fails fails the call.

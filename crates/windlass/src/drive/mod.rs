@@ -40,9 +40,10 @@ use crate::model::ModelError;
 use crate::observe::UnannouncedRecord;
 use crate::receipts::KeyScopes;
 use crate::run::{
-    BudgetControl, CancelSignal, DriveError, ExitCallbacks, KeptResults, RunConfig, RunExit, RunRecord, RunResult, RunScope,
+    BudgetControl, CancelSignal, DriveError, ExitCallbacks, KeptResults, RunConfig, RunExit, RunRecord,
+    RunResult, RunScope,
 };
-use crate::tasks::{CallStop, DecisionSignal, NestedDeadline};
+use crate::tasks::{DecisionSignal, EndingFailure};
 use crate::tool::PreparedCall;
 
 pub(crate) use self::startup::run_agent;
@@ -75,9 +76,10 @@ struct Driver<C> {
     shared: Arc<SharedRunState<C>>,
     graph: Arc<AgentGraph<C>>,
     scope: RunScope<C>,
-    deadline: Arc<NestedDeadline>,
     /// The budgets of the agents that called this one.
     caller_budgets: Arc<[(AgentName, SpendingBudget)]>,
+    /// Failure with which this run ends, before it is recorded.
+    ending_failure: Arc<EndingFailure>,
     /// Agent whose start this driver has announced.
     announced_agent: Option<AgentName>,
     tools: Option<Arc<ResolvedToolset<C>>>,
@@ -104,8 +106,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
             shared,
             graph: Arc::new(graph),
             scope,
-            deadline: Arc::default(),
             caller_budgets: Arc::default(),
+            ending_failure: Arc::default(),
             announced_agent: None,
             tools: None,
             loaded_tools: LoadedTools::default(),
@@ -234,15 +236,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
     }
 
-    /// Returns the failure with which the run ends while it stops its calls; `None` if it was cancelled, or if a call
-    /// recorded the failure.
-    fn stop_failure<'a>(&'a self, stop: CallStop<'a>) -> Option<&'a RunFailure> {
-        self.deadline.failure().or_else(|| stop.turn.failure())
-    }
-
-    /// Ends the run as cancelled. All started calls have settled by now.
+    /// Ends a run that stops: as cancelled, unless a failure stopped it. All started calls have settled by now.
     async fn end_cancelled(&mut self) -> Result<(), RunError> {
-        if let Some(failure) = self.deadline.failure().cloned() {
+        if let Some(failure) = self.ending_failure.get() {
             return self.end_run(JournalEntry::RunFailed(RunFailed { failure })).await;
         }
         let draining = std::mem::take(&mut *lock_unpoisoned(&self.shared.draining_calls));

@@ -19,7 +19,7 @@ use crate::agent::{Agent, AgentGraph};
 use crate::error::RunError;
 use crate::guardrail::panic_message;
 use crate::run::{DriveError, RunExit, budgets_with};
-use crate::tasks::NestedDeadline;
+use crate::tasks::EndingFailure;
 use crate::tool::{EndedAgent, ToolBody, result_for_error, tool_timeout_failure};
 
 impl<C: Send + Sync + 'static> Driver<C> {
@@ -61,11 +61,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
     ) -> Result<Self, DriveError> {
         let graph = AgentGraph::new(agent, &self.shared.config.known_agents)?;
         let scope = self.scope.nested_scope(path, &graph, stop);
-        let deadline = NestedDeadline::nested_in(&self.deadline);
+        let ending_failure = EndingFailure::nested_in(&self.ending_failure);
         let caller = self.current_agent()?;
         let callers = budgets_with(&self.caller_budgets, caller.name(), caller.inner.budget.as_ref());
         let caller_budgets = callers.into();
-        Ok(Self { deadline, caller_budgets, ..Self::new(self.shared.clone(), graph, scope) })
+        Ok(Self { ending_failure, caller_budgets, ..Self::new(self.shared.clone(), graph, scope) })
     }
 
     /// Boxes the future of the drive loop, because nested agents make it recursive.
@@ -83,7 +83,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let mut driver = self.nested_driver(path, &agent, stop.clone())?;
         let call_stop = work.stop();
         let timeout = tool_timeout_failure(&work.prepared.tool, &work.ctx);
-        let deadline = driver.deadline.clone();
+        let ending_failure = driver.ending_failure.clone();
         let driven = {
             let mut driving = AssertUnwindSafe(driver.drive_boxed()).catch_unwind();
             tokio::select! {
@@ -94,7 +94,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     driving.await
                 }
                 () = sleep_or_pending(work.prepared.tool.timeout) => {
-                    deadline.pass(&timeout);
+                    ending_failure.set(&timeout);
                     stop.cancel();
                     driving.await
                 }
@@ -106,15 +106,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Ok(exit) => {
                 let (exit, last_agent) = (exit?, driver.current_agent()?);
                 let is_guarded = last_agent.has_output_guardrails();
-                let ends_with_outer = self.deadline.failure().is_some();
                 driver.scope.with_run(|run| {
-                    ended.report_agent(EndedAgent {
-                        run,
-                        exit,
-                        timeout: &timeout,
-                        ends_with_outer,
-                        is_guarded,
-                    })
+                    ended.report_agent(EndedAgent { run, exit, timeout: &timeout, is_guarded })
                 })
             }
             Err(panic) => ended.report_agent_failure(format!("panicked: {}", panic_message(&*panic))),

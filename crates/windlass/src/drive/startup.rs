@@ -10,7 +10,9 @@ use crate::error::RunError;
 use crate::event::{EventEmitter, EventSender, RunEventKind};
 use crate::journal::{RunRecorder, WithheldOutputs};
 use crate::redaction::SecretRegistry;
-use crate::run::{BudgetControl, CancelSignal, OpenRun, RunConfig, RunExit, RunResult, RunScope, key_scopes, open_run};
+use crate::run::{
+    BudgetControl, CancelSignal, OpenRun, RunConfig, RunExit, RunResult, RunScope, key_scopes, open_run,
+};
 use crate::tasks::{DecisionSignal, WokenRun};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;

@@ -215,11 +215,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 if turn.stop.has_failed() && drain.is_none() && !turn.stop.token().is_cancelled() {
                     drain = Some(Box::pin(tokio::time::sleep(self.shared.config.drain_timeout)));
                 }
-                let looks = !is_nested && self.shared.has_held_calls.load(Ordering::Relaxed);
-                if looks && poll.is_none() && !turn.stop.is_stopping() {
-                    poll = Some(Box::pin(tokio::time::sleep(poll_interval)));
-                    poll_interval = (poll_interval * 2).min(MAX_DECISION_POLL);
-                }
                 let waits = begun < CALLS_PER_YIELD && ended_count == 0;
                 let woken = poll_fn(|cx| {
                     if let Poll::Ready(Some((place, ended))) = running.poll_next_unpin(cx) {
@@ -229,6 +224,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
                         && timer.as_mut().poll(cx).is_ready()
                     {
                         return Poll::Ready(TurnWake::Drained);
+                    }
+                    // A call inside a nested agent may have been held just now.
+                    let looks = !is_nested && self.shared.has_held_calls.load(Ordering::Relaxed);
+                    if looks && poll.is_none() && !turn.stop.is_stopping() {
+                        poll = Some(Box::pin(tokio::time::sleep(poll_interval)));
+                        poll_interval = (poll_interval * 2).min(MAX_DECISION_POLL);
                     }
                     let is_due = poll.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready());
                     if is_due || (is_nested && decisions.poll_changed(cx).is_ready()) {
@@ -248,7 +249,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     }
                     TurnWake::LookForDecisions => {
                         poll = None;
-                        if looks && let Err(error) = self.look_for_decisions().boxed().await {
+                        if !is_nested && let Err(error) = self.look_for_decisions().boxed().await {
                             self.stop_after_error(&error, turn);
                             aborted.get_or_insert(error);
                         }
@@ -294,13 +295,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
     /// Stops the calls of a turn after an error of the driver.
     fn stop_after_error(&self, error: &DriveError, turn: &TurnExecution<C>) {
         match error {
-            DriveError::RunFailed(failure) => turn.stop.stop_with_failure(failure),
-            DriveError::Cancelled => turn.stop.stop_all(),
-            DriveError::Aborted(_) => {
-                self.shared.is_aborted.store(true, Ordering::Relaxed);
-                turn.stop.stop_all();
-            }
+            DriveError::RunFailed(failure) => self.ending_failure.set(failure),
+            DriveError::Cancelled => {}
+            DriveError::Aborted(_) => self.shared.is_aborted.store(true, Ordering::Relaxed),
         }
+        turn.stop.stop_all();
     }
 
     /// Applies the decisions that were posted while calls run, and wakes the drivers of nested agents.
@@ -342,10 +341,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
             return Ok(());
         }
         let turn = self.new_turn_execution(true).await?;
-        match failure {
-            Some(failure) => turn.stop.stop_with_failure(failure),
-            None => turn.stop.stop_all(),
+        if let Some(failure) = failure {
+            self.ending_failure.set(failure);
         }
+        turn.stop.stop_all();
         for call in begun {
             let found = self.scope.restore_unchecked_call(&call, &turn.tools).into();
             self.execute_call(0, call, found, &turn).await.1?;

@@ -65,7 +65,12 @@ pub(crate) async fn call_unless_stopped<F: Future>(
     called.ok_or(DriveError::Cancelled)?.map_err(application_panicked)
 }
 
-/// Returns the failure of a run whose application code panicked.
+/// Returns the error of a step in which application code panicked.
 pub(crate) fn application_panicked(panic: Box<dyn Any + Send>) -> DriveError {
-    RunFailure::ApplicationPanicked { message: truncate_message(panic_message(&*panic)) }.into()
+    panic_failure(panic).into()
+}
+
+/// Returns the failure of a run whose application code panicked.
+pub(crate) fn panic_failure(panic: Box<dyn Any + Send>) -> RunFailure {
+    RunFailure::ApplicationPanicked { message: truncate_message(panic_message(&*panic)) }
 }

@@ -38,7 +38,7 @@ pub(crate) use budget_control::{BudgetControl, budgets_with};
 pub(crate) use builder::RunSource;
 pub(crate) use cancel::CancelSignal;
 pub(crate) use config::{GivenResponse, RunConfig};
-pub(crate) use drive_error::{DriveError, application_panicked, call_unless_stopped};
+pub(crate) use drive_error::{DriveError, application_panicked, call_unless_stopped, panic_failure};
 pub(crate) use exit::{ExitCallbacks, ExitRegistry};
 pub(crate) use model_request::{ModelAnswer, ModelRequestParts, ModelRequester};
 pub(crate) use open_run::{OpenRun, key_scopes, open_run};

@@ -27,7 +27,8 @@ use crate::model::{
 };
 
 /// Instructions for the last answer of a run whose budget is reached.
-const LAST_ANSWER: &str = "The budget of this run is reached. Give your final answer now, from what you know. There are no tools.";
+const LAST_ANSWER: &str =
+    "The budget of this run is reached. Give your final answer now, from what you know. There are no tools.";
 /// Maximum number of compactions after refused requests of one turn.
 const MAX_OVERFLOWS: u32 = 3;
 
@@ -182,11 +183,11 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             previous_response_id: last_response_id.as_deref(),
         };
         let deltas = DeltaSink::new(self.scope.emitter.clone());
-        let asking = NextModel::new(&self.config.model_layers, &parts.model).respond(request, &deltas);
         let was_asked = AtomicBool::new(false);
+        // A layer or a model may panic before it returns its future.
         let asking = async {
             was_asked.store(true, Ordering::Relaxed);
-            asking.await
+            NextModel::new(&self.config.model_layers, &parts.model).respond(request, &deltas).await
         };
         let asking = AssertUnwindSafe(asking).catch_unwind();
         let halt = tokio::select! {

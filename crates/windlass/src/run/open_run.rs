@@ -13,8 +13,8 @@ use crate::agent::{Agent, AgentGraph};
 use crate::error::{ConfigError, RunError};
 use crate::journal::{LeaseTerms, RunJournal};
 use crate::receipts::KeyScopes;
-use crate::store::{RunQuery, load_paused};
 use crate::session::{ForeignSessionHold, RunSession, SessionHold, SessionWait};
+use crate::store::{RunQuery, load_paused};
 
 /// A run that a driver may continue: it holds the lease and the session.
 pub(crate) struct OpenRun {

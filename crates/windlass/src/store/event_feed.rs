@@ -134,8 +134,7 @@ impl EventFeed {
                 load_history(&*self.store, &self.run, &mut started.history).await?;
             }
             let events = self.replay.next_events(&record);
-            let events =
-                events.map_err(|source| OpenRunError::Replay { run: self.run.clone(), source })?;
+            let events = events.map_err(|source| OpenRunError::Replay { run: self.run.clone(), source })?;
             if self.next >= self.from {
                 self.events.extend(events);
             }

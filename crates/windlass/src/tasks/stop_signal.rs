@@ -22,20 +22,13 @@ pub(crate) struct TurnStop {
     some: CancellationToken,
     /// Position of the first call that failed the run.
     failed_at: AtomicUsize,
-    /// Failure with which the run ends, if no call recorded it.
-    failure: OnceLock<RunFailure>,
 }
 
 impl TurnStop {
     /// Creates the signals of a turn. `run` stops its run.
     pub(crate) fn new(run: &CancellationToken) -> Self {
         let all = run.child_token();
-        Self {
-            some: all.child_token(),
-            all,
-            failed_at: AtomicUsize::new(usize::MAX),
-            failure: OnceLock::new(),
-        }
+        Self { some: all.child_token(), all, failed_at: AtomicUsize::new(usize::MAX) }
     }
 
     /// Returns the stop signal of the call at a position in the model's order.
@@ -51,17 +44,6 @@ impl TurnStop {
     /// Stops all calls.
     pub(crate) fn stop_all(&self) {
         self.all.cancel();
-    }
-
-    /// Stops all calls, because the run ends with this failure.
-    pub(crate) fn stop_with_failure(&self, failure: &RunFailure) {
-        self.failure.get_or_init(|| failure.clone());
-        self.stop_all();
-    }
-
-    /// Returns the failure with which the run ends, if no call recorded it.
-    pub(crate) fn failure(&self) -> Option<&RunFailure> {
-        self.failure.get()
     }
 
     /// Stops the calls after the one at `place`, which failed the run.
@@ -169,27 +151,31 @@ impl<'a> CallStop<'a> {
     }
 }
 
-/// The failure with which a nested run ends once the timeout of its call, or of a call around it, has passed.
+/// The failure with which a run ends, if it stops its calls before the failure is recorded: the timeout of the call around
+/// it has passed, or it fails for a reason that is not a call's. Its calls and its nested runs record the failure when they
+/// stop, so that whoever goes on with the run after a crash ends it in the same way.
 #[derive(Default)]
-pub(crate) struct NestedDeadline {
-    passed: OnceLock<RunFailure>,
+pub(crate) struct EndingFailure {
+    own: OnceLock<RunFailure>,
     outer: Option<Arc<Self>>,
 }
 
-impl NestedDeadline {
-    /// Creates the deadline of a run inside another one.
+impl EndingFailure {
+    /// Creates the failure of a run inside another one.
     pub(crate) fn nested_in(outer: &Arc<Self>) -> Arc<Self> {
-        Arc::new(Self { passed: OnceLock::new(), outer: Some(outer.clone()) })
+        Arc::new(Self { own: OnceLock::new(), outer: Some(outer.clone()) })
     }
 
-    /// Marks the timeout of the call as passed.
-    pub(crate) fn pass(&self, failure: &RunFailure) {
-        self.passed.get_or_init(|| failure.clone());
+    /// Sets the failure of the run. The first one counts.
+    pub(crate) fn set(&self, failure: &RunFailure) {
+        self.own.get_or_init(|| failure.clone());
     }
 
-    /// Returns the failure, if a timeout has passed.
-    pub(crate) fn failure(&self) -> Option<&RunFailure> {
-        self.outer.as_deref().and_then(Self::failure).or_else(|| self.passed.get())
+    /// Returns the failure of the run around this one, if that run ends; else the run's own, if it ends.
+    pub(crate) fn get(&self) -> Option<RunFailure> {
+        let outer = self.outer.as_deref().and_then(Self::get);
+        let outer = outer.map(|failure| RunFailure::OuterRunFailed { failure: failure.into() });
+        outer.or_else(|| self.own.get().cloned())
     }
 }
 

@@ -30,8 +30,6 @@ pub(crate) struct EndedAgent<'a> {
     pub(crate) exit: RunExit,
     /// Failure of a run that the timeout of this call ends.
     pub(crate) timeout: &'a RunFailure,
-    /// True if the timeout of a call around this one has passed.
-    pub(crate) ends_with_outer: bool,
     /// True if the last agent of the nested run has output guardrails.
     pub(crate) is_guarded: bool,
 }
@@ -108,8 +106,8 @@ impl<C: Send + Sync + 'static> EndedBody<'_, C> {
                 let output = if has_other_text { ended.run.last_text() } else { output.clone() };
                 return self.report_agent_output(ended.run, output);
             }
-            // The run inside ends with the timeout of a call around this one, and so does this run.
-            (RunExit::Ended, Some(RunEnd::Failed(_))) if ended.ends_with_outer => {
+            // The nested run ended because this run ends.
+            (RunExit::Ended, Some(RunEnd::Failed(RunFailure::OuterRunFailed { .. }))) => {
                 CallReport::BodyEnded(CallResult::cancelled())
             }
             // A driver that has ended since may have recorded it.

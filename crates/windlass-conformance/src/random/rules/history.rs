@@ -226,11 +226,20 @@ pub(super) fn reused_id_refused(pair: &mut OutcomePair) {
     if is_reused && is_unknown && names_id && pair.has_same_failure() {
         pair.forget(&["log"]);
     }
-    // The model would have been told of the unknown tool, but the run had no turn left.
+    // Another call of the response failed the run, by its error or its timeout.
+    let fails_run = |call: &Value| {
+        text(&pair.windlass["error"]["message"]).starts_with(&format!("tool `{}` ", text(&call["name"])))
+    };
+    let steps = pair.scenario["agents"].as_object().into_iter().flatten();
+    let is_failed_beside = steps.flat_map(|(_, agent)| list_items(&agent["script"])).any(|step| {
+        list_items(&step["calls"]).any(|call| repeated.iter().any(|id| call["id"] == id.as_str()))
+            && list_items(&step["calls"]).any(fails_run)
+    });
+    // The model would have been told of the unknown tool, but the run failed or had no turn left.
     if is_reused
         && names_id
         && pair.scenario["run"]["tool_not_found"] == "return_error_to_model"
-        && pair.windlass["error"]["kind"] == "MaxTurnsExceeded"
+        && (pair.windlass["error"]["kind"] == "MaxTurnsExceeded" || is_failed_beside)
         && pair.windlass["model_calls"] == pair.reference["model_calls"]
         && has_all_lines(&pair.windlass["log"], &pair.reference["log"])
     {
