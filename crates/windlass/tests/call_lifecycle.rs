@@ -24,6 +24,9 @@ use windlass::session::{MemorySessionStore, Session};
 use windlass::store::{MemoryStore, post_decision};
 use windlass::tool::{OnFailure, ReconcileOutcome};
 
+/// Time after which a test counts as stuck.
+const STUCK: Duration = Duration::from_secs(60);
+
 /// Lease of a driver that is dropped; another one takes the run over after it.
 const LEASE: Duration = Duration::from_millis(20);
 
@@ -204,7 +207,9 @@ async fn an_approval_begins_its_call_while_a_sibling_runs_and_a_disabled_tool_do
         let agent =
             agent([calls(&[("p", "pay"), ("w", "wait")]), ScriptedResponse::text("bye")]).tools((pay, wait));
         let mut stream = agent.run("go").run_id("run").store(store.clone()).stream();
-        while let Some(event) = stream.next().await {
+        while let Some(event) =
+            tokio::time::timeout(STUCK, stream.next()).await.expect("the approved call ends")
+        {
             match event.kind {
                 RunEventKind::CallHeld(_) => {
                     is_enabled.store(!is_disabled, Ordering::SeqCst);
@@ -382,7 +387,8 @@ async fn an_answer_while_a_sibling_runs_reaches_the_body() {
     let agent = agent(responses).tools((book, wait));
     let mut stream = agent.run("go").run_id("run").store(store.clone()).stream();
     let mut holds = 0;
-    while let Some(event) = stream.next().await {
+    while let Some(event) = tokio::time::timeout(STUCK, stream.next()).await.expect("the answered call ends")
+    {
         match event.kind {
             RunEventKind::CallHeld(_) => {
                 holds += 1;

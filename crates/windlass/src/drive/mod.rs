@@ -1,8 +1,8 @@
 //! The driver: executes the actions of the run state machine and records their results.
 //!
 //! Invariant: there is one path. Fresh, resumed, streamed and nested runs all go through [`Driver::drive`]. The
-//! calls of one driver run as futures of one task, so the lock of the run state is never contended. Bodies that
-//! are not known to be quick run in tasks of their own, so that a blocking body delays no other.
+//! calls of one driver run as futures of one task, so the lock of the run state is never contended. Bodies run in tasks
+//! or on threads of their own, so that a blocking body delays no other.
 
 mod announce_again;
 mod call;

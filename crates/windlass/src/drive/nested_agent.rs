@@ -2,7 +2,6 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -19,7 +18,7 @@ use crate::agent::{Agent, AgentGraph};
 use crate::error::RunError;
 use crate::guardrail::panic_message;
 use crate::run::{DriveError, RunExit, budgets_with};
-use crate::tasks::EndingFailure;
+use crate::tasks::{EndingFailure, sleep_or_pending};
 use crate::tool::{EndedAgent, ToolBody, result_for_error, tool_timeout_failure};
 
 impl<C: Send + Sync + 'static> Driver<C> {
@@ -116,13 +115,5 @@ impl<C: Send + Sync + 'static> Driver<C> {
             self.scope.emit_warning(warning).await;
         }
         Ok(report)
-    }
-}
-
-/// Resolves after the timeout; never, if there is none.
-async fn sleep_or_pending(timeout: Option<Duration>) {
-    match timeout {
-        Some(timeout) => tokio::time::sleep(timeout).await,
-        None => std::future::pending().await,
     }
 }

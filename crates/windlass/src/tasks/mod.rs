@@ -11,4 +11,4 @@ pub(crate) use self::running_body::{
     BodyAttempt, BodyExit, BodyFailure, PollMonitor, blocking_body_warning, record_late_end,
     redact_error_text,
 };
-pub(crate) use self::stop_signal::{CallStop, EndingFailure, TurnStop, unless_stopped};
+pub(crate) use self::stop_signal::{CallStop, EndingFailure, TurnStop, sleep_or_pending, unless_stopped};

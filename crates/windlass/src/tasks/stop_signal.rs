@@ -179,6 +179,14 @@ impl EndingFailure {
     }
 }
 
+/// Resolves after the timeout; never, if there is none.
+pub(crate) async fn sleep_or_pending(timeout: Option<Duration>) {
+    match timeout {
+        Some(timeout) => tokio::time::sleep(timeout).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Returns the future's result, or `None` if `stop` fires first. A finished result is not lost.
 pub(crate) async fn unless_stopped<F: Future>(stop: &CancellationToken, future: F) -> Option<F::Output> {
     let mut future = pin!(future);

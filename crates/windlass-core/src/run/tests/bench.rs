@@ -308,12 +308,28 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
         "fail" => JournalEntry::RunFailed(RunFailed {
             failure: RunFailure::ModelRequestFailed { message: "gone".to_owned() },
         }),
+        // The run around this one, or that around it, fails.
+        "fail_outer" => JournalEntry::RunFailed(RunFailed { failure: outer_failure(rest[0]) }),
+        "settle_outer" => {
+            let settled = CallSettled::new(call(), CallStatus::Cancelled, "stopped");
+            JournalEntry::CallSettled(CallSettled {
+                run_failure: Some(Box::new(outer_failure(rest[1]))),
+                ..settled
+            })
+        }
         "trip" => JournalEntry::RunFailed(RunFailed {
             failure: RunFailure::OutputGuardrailTripped { guardrail: "g".to_owned() },
         }),
         "cancel" => JournalEntry::RunCancelled(RunCancelled::default()),
         other => panic!("`{other}` is no verb"),
     }
+}
+
+/// Returns the failure of a nested run that is so many levels inside the run that fails.
+fn outer_failure(levels: &str) -> RunFailure {
+    let levels: u32 = levels.parse().expect("a script has numbers of levels");
+    let failure = RunFailure::ModelRequestFailed { message: "gone".to_owned() };
+    (0..levels).fold(failure, |failure, _| RunFailure::OuterRunFailed { failure: failure.into() })
 }
 
 /// Returns the identity with which a call starts in a script.

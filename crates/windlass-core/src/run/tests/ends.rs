@@ -37,6 +37,32 @@ fn however_a_run_ends_every_call_has_its_output() {
     }
 }
 
+/// A driver that fails a run for a reason that no call has ends its nested runs before it records the failure, and may die
+/// in between.
+#[test]
+fn a_run_whose_nested_runs_ended_because_it_fails_only_fails() {
+    let nested = "answer c1:books c2:look; start c1; c1/ nest; c1/ answer p1:books; c1/ start p1; c1/p1/ nest; \
+                  c1/p1/ answer q1:look; c1/p1/ start q1";
+    let cases = [
+        ("c1/p1/ settle_outer q1 2", "fail the model failed: gone"),
+        ("c1/p1/ fail_outer 2", "fail the model failed: gone"),
+        ("c1/ settle_outer p1 1", "fail the model failed: gone"),
+        ("c1/ fail_outer 1", "fail the model failed: gone"),
+        ("c1/p1/ fail_outer 2; settle c2 cancelled", "fail the model failed: gone"),
+        // The run inside the call failed by itself, or with the run inside it; that is for its agent to answer.
+        ("c1/ fail", "calls"),
+        ("c1/p1/ fail_outer 1", "calls"),
+        ("c1/p1/ cancel", "cancel"),
+    ];
+    for (script, expected) in cases {
+        let run = play_script(&format!("{nested}; {script}"));
+        let next = describe_next(&run);
+        assert!(next.starts_with(expected), "{script}: {next}");
+        assert_eq!(run.is_failing(), next.starts_with("fail"), "{script}");
+        assert!(!run.is_failing() || !run.is_cancelling() && !run.is_paused(), "{script}");
+    }
+}
+
 /// A driver that cancels a run settles its calls before it records the end, and may die in between.
 #[test]
 fn a_run_whose_calls_were_cancelled_only_ends() {
