@@ -10,7 +10,7 @@ use windlass::core::{
     journal::decode_lines,
     run::Run,
 };
-use windlass::store::{LeaseClaim, SqliteStore, Store, StoredSnapshot, load_paused};
+use windlass::store::{LeaseClaim, SnapshotSegments, SqliteStore, Store, StoredSnapshot, load_paused};
 
 use crate::{BenchScript, bench_agent};
 
@@ -120,13 +120,15 @@ async fn save_snapshot(store: &dyn Store, run: &RunId) -> Result<(), String> {
         }
     }
     let before = Run::replay(&records[..last as usize]).map_err(|error| said(&error))?;
-    let Some(body) = before.to_snapshot() else { return Err("calls are open".to_owned()) };
+    let Some(snapshot) = before.to_snapshot(None) else { return Err("calls are open".to_owned()) };
     let claim = LeaseClaim {
         owner: "bench",
         now: Timestamp(u64::MAX / 4),
         duration: std::time::Duration::from_secs(30),
     };
     let lease = store.acquire_lease(run, claim, None).await.map_err(|error| said(&error))?;
-    let snapshot = StoredSnapshot { record_count: last, head_hash: lines[last as usize - 1].hash, body };
-    store.save_snapshot(&lease, snapshot).await.map_err(|error| said(&error))
+    let segments = SnapshotSegments { first: 0, bodies: vec![snapshot.segment] };
+    let head_hash = lines[last as usize - 1].hash;
+    let snapshot = StoredSnapshot { record_count: last, head_hash, body: snapshot.head };
+    store.save_snapshot(&lease, snapshot, segments).await.map_err(|error| said(&error))
 }

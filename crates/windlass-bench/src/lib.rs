@@ -7,6 +7,7 @@ pub mod compare;
 pub mod computer;
 pub mod durable;
 pub mod measure;
+pub mod open_stored;
 pub mod processes;
 #[cfg(feature = "search")]
 pub mod search;

@@ -13,6 +13,8 @@
 //! - `pause-items N` pauses a run with a history of N items; `cycle-items N` also writes it, reads it and resumes it.
 //! - `entries N` applies and serialises N journal entries; `events N` streams one response of N deltas.
 //! - `arguments N` checks the arguments of a call N times.
+//! - `open-stored FILE` opens a waiting run in a file and decides about its call; `open-start FILE` opens only the file.
+//!   `open-prepare FILE N` writes the file, with a run of N turns.
 //!
 //! The following measure time:
 //!
@@ -29,11 +31,11 @@
 use std::process::ExitCode;
 
 use windlass_bench::{
-    apply_entries, arguments, case, compare, cycle_items, durable, pause_and_resume, pause_items, processes,
-    run_calls, run_stored_calls, run_stored_turns, run_turns, seeds, stream_events,
+    apply_entries, arguments, case, compare, cycle_items, durable, open_stored, pause_and_resume,
+    pause_items, processes, run_calls, run_stored_calls, run_stored_turns, run_turns, seeds, stream_events,
 };
 
-const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | compare --peers DIR | turns|calls|stored-turns|stored-calls|resume|pause-items|cycle-items|entries|events|arguments|durable|processes|open|seeds N | search N|FOLDER | computer [--node FOLDER] [--python PROGRAM]";
+const USAGE: &str = "usage: windlass-bench CASE-AS-JSON | compare --peers DIR | turns|calls|stored-turns|stored-calls|resume|pause-items|cycle-items|entries|events|arguments|durable|processes|open|seeds N | open-prepare FILE N | open-stored|open-start FILE | search N|FOLDER | computer [--node FOLDER] [--python PROGRAM]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -46,6 +48,12 @@ fn main() -> ExitCode {
         #[cfg(feature = "computer")]
         ["computer", options @ ..] => windlass_bench::computer::run_browser_bench(options),
         ["processes-child", file, runs] => processes::run_child(file, runs),
+        ["open-prepare", file, turns] => run_on_file(|| async {
+            let turns = turns.parse().map_err(|_| format!("`{turns}` is not a number"))?;
+            open_stored::prepare_file(file, turns).await
+        }),
+        ["open-stored", file] => run_on_file(|| open_stored::open_file(file, false)),
+        ["open-start", file] => run_on_file(|| open_stored::open_file(file, true)),
         [work, size] => run_counted(work, size),
         _ => Err(USAGE.to_owned()),
     };
@@ -56,6 +64,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs work on a file in a runtime of one thread.
+fn run_on_file<F: Future<Output = Result<(), String>>>(work: impl FnOnce() -> F) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    runtime.map_err(|error| error.to_string())?.block_on(work())
 }
 
 fn run_counted(work: &str, size: &str) -> Result<(), String> {

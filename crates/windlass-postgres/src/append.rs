@@ -122,7 +122,9 @@ async fn append_batch(database: &Database, batch: &[AppendRequest]) -> Result<BT
         written AS (INSERT INTO @lines (run, seq, hash, body) SELECT own.id, l.seq, l.hash, l.body
             FROM unnest($7::text[], $8::bigint[], $9::bytea[], $10::bytea[]) l(name, seq, hash, body)
             JOIN own ON own.name = l.name),
-        dropped AS (DELETE FROM @snapshots s USING own WHERE s.run = own.id AND own.ended_as <> '')
+        dropped AS (DELETE FROM @snapshots s USING own WHERE s.run = own.id AND own.ended_as <> ''),
+        dropped_segments AS
+            (DELETE FROM @snapshot_segments s USING own WHERE s.run = own.id AND own.ended_as <> '')
         SELECT name FROM own";
     let (mut names, mut epochs, mut places, mut counts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut statuses, mut ends) = (Vec::new(), Vec::new());

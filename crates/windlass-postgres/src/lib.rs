@@ -50,7 +50,7 @@ const DEFAULT_SCHEMA: &str = "windlass";
 /// Default number of connections.
 const DEFAULT_CONNECTIONS: usize = 8;
 /// Default number of records between snapshots.
-const DEFAULT_SNAPSHOT_INTERVAL: u64 = 2048;
+const DEFAULT_SNAPSHOT_INTERVAL: u64 = 256;
 
 /// A store and a queue in PostgreSQL. Any number of processes on any machines may use it.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub struct PostgresOptions {
     pub schema: String,
     /// Maximum number of connections of this process; the default is 8.
     pub max_connections: usize,
-    /// Number of records between snapshots, which speed up opening long runs; the default is 2,048.
+    /// Number of records between snapshots, which speed up opening long runs; the default is 256.
     pub snapshot_interval: u64,
 }
 

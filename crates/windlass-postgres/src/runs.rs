@@ -5,8 +5,8 @@ use windlass::core::id::{AgentName, RunId, Timestamp};
 use windlass::core::journal::JournalLine;
 use windlass::error::{StoreError, StoreErrorKind};
 use windlass::store::{
-    Lease, LeaseClaim, RunQuery, RunStatus, StartSession, StoredLease, StoredRun, StoredSnapshot, end_of_run,
-    session_of_first_line,
+    Lease, LeaseClaim, RunQuery, RunStatus, SnapshotSegments, StartSession, StoredLease, StoredRun,
+    StoredSnapshot, end_of_run, session_of_first_line,
 };
 
 use crate::convert::{
@@ -161,6 +161,7 @@ async fn set_status_of_row(
     db.run(update, &[id.into(), status_text(status).into(), to_time(now).into()]).await?;
     if !is_open(status) {
         db.run("DELETE FROM @snapshots WHERE run = $1", &[id.into()]).await?;
+        db.run("DELETE FROM @snapshot_segments WHERE run = $1", &[id.into()]).await?;
     }
     Ok(())
 }
@@ -301,7 +302,7 @@ pub(crate) async fn forget_run(
         OR EXISTS (SELECT 1 FROM @items WHERE position(convert_to('/' || a.name, 'UTF8') IN body) > 0)))";
     db.run(delete, &[run.as_str().into(), id.into()]).await?;
     history::release_history(db, id).await?;
-    for table in ["snapshots", "withheld_outputs", "inbox", "taken_decisions", "lines"] {
+    for table in ["snapshots", "snapshot_segments", "withheld_outputs", "inbox", "taken_decisions", "lines"] {
         db.run(&format!("DELETE FROM @{table} WHERE run = $1"), &[id.into()]).await?;
     }
     db.run("DELETE FROM @runs WHERE id = $1", &[id.into()]).await?;
@@ -312,8 +313,20 @@ pub(crate) async fn save_snapshot(
     db: &DbConnection,
     lease: &Lease,
     snapshot: &StoredSnapshot,
+    segments: &SnapshotSegments,
 ) -> Result<(), PgError> {
     let (id, _) = find_owned_run(db, lease).await?;
+    let row = db.row("SELECT count(*) FROM @snapshot_segments WHERE run = $1", &[id.into()]).await?;
+    let count = row.map_or(Ok(0), |row| from_integer(row.try_get(0)?))?;
+    if segments.first > count {
+        return Err(StoreError::missing_segments(&lease.run, count).into());
+    }
+    let delete = "DELETE FROM @snapshot_segments WHERE run = $1 AND number >= $2";
+    db.run(delete, &[id.into(), to_integer(segments.first)?.into()]).await?;
+    for (number, body) in (segments.first..).zip(&segments.bodies) {
+        let insert = "INSERT INTO @snapshot_segments (run, number, body) VALUES ($1, $2, $3)";
+        db.run(insert, &[id.into(), to_integer(number)?.into(), body.as_bytes().into()]).await?;
+    }
     let replace = "INSERT INTO @snapshots (run, records, head, body) VALUES ($1, $2, $3, $4)
         ON CONFLICT (run) DO UPDATE SET records = excluded.records, head = excluded.head, body = excluded.body";
     let values = [
@@ -323,6 +336,18 @@ pub(crate) async fn save_snapshot(
         snapshot.body.as_bytes().into(),
     ];
     db.run(replace, &values).await.map(|_| ())
+}
+
+pub(crate) async fn load_segments(
+    db: &DbConnection,
+    run: &RunId,
+    count: u64,
+) -> Result<Vec<String>, PgError> {
+    let select = "SELECT s.body FROM @snapshot_segments s JOIN @runs r ON r.id = s.run
+        WHERE r.name = $1 AND s.number < $2 ORDER BY s.number";
+    let rows = db.rows(select, &[run.as_str().into(), to_integer(count)?.into()]).await?;
+    let not_text = |_| PgError::Corrupt("a segment of a snapshot is not text".to_owned());
+    rows.iter().map(|row| String::from_utf8(row.try_get(0)?).map_err(not_text)).collect()
 }
 
 pub(crate) async fn load_snapshot(db: &DbConnection, run: &RunId) -> Result<Option<StoredSnapshot>, PgError> {

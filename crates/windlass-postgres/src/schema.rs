@@ -5,7 +5,7 @@ use windlass::error::{StoreError, StoreErrorKind};
 use crate::database::{Database, DbConnection, PgError, transact};
 
 /// Version of the tables that this crate writes.
-const SCHEMA_VERSION: i64 = 2;
+const SCHEMA_VERSION: i64 = 3;
 
 /// Key of the advisory lock under which tables are created and migrated.
 const MIGRATION_LOCK: i64 = 0x574E_444C;
@@ -157,13 +157,23 @@ const TABLES: &str = r#"
 "#;
 
 /// Changes of the tables, each from the version before it: the first makes version 2.
-const MIGRATIONS: [&str; 1] = [r#"
+const MIGRATIONS: [&str; 2] = [
+    r#"
     CREATE TABLE @schedules (
         name text COLLATE "C" PRIMARY KEY,
         covered bigint NOT NULL,
         body bytea NOT NULL
     );
-"#];
+"#,
+    r#"
+    CREATE TABLE @snapshot_segments (
+        run bigint NOT NULL,
+        number bigint NOT NULL,
+        body bytea NOT NULL,
+        PRIMARY KEY (run, number)
+    );
+"#,
+];
 
 /// Creates or migrates the tables, and returns the id of the store. Processes that start together wait for each other.
 ///

@@ -10,8 +10,8 @@ use windlass::core::journal::{HistoryReference, JournalLine};
 use windlass::session::SessionStore;
 use windlass::store::{
     ApproverPolicy, DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey,
-    ReceiptWrite, RunQuery, RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun,
-    StoredSnapshot,
+    ReceiptWrite, RunQuery, RunStatus, SnapshotSegments, Store, StoreFuture, StoredLease, StoredReceipt,
+    StoredRun, StoredSnapshot,
 };
 
 use crate::database::{TransactionMode, transact};
@@ -177,8 +177,21 @@ impl Store for PostgresStore {
         Some(self.snapshot_interval)
     }
 
-    fn save_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: StoredSnapshot) -> StoreFuture<'a, ()> {
-        async move { transact!(self.database, |db| runs::save_snapshot(db, lease, &snapshot)) }.boxed()
+    fn save_snapshot<'a>(
+        &'a self,
+        lease: &'a Lease,
+        snapshot: StoredSnapshot,
+        segments: SnapshotSegments,
+    ) -> StoreFuture<'a, ()> {
+        async move { transact!(self.database, |db| runs::save_snapshot(db, lease, &snapshot, &segments)) }
+            .boxed()
+    }
+
+    fn load_snapshot_segments<'a>(&'a self, run: &'a RunId, count: u64) -> StoreFuture<'a, Vec<String>> {
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| runs::load_segments(db, run, count))
+        }
+        .boxed()
     }
 
     fn load_snapshot<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredSnapshot>> {

@@ -211,7 +211,7 @@ impl StoreWatch {
         stored: &StoredRun,
     ) -> Result<Vec<Arc<PendingEntry>>, windlass::store::OpenRunError> {
         let paused = load_paused(&*self.queue, &stored.run).await?;
-        let state = paused.record().state();
+        let state = paused.record().outline();
         let entries = paused.pending_calls().into_iter().map(|pending| {
             Arc::new(PendingEntry {
                 run: stored.run.clone(),

@@ -22,8 +22,8 @@ use windlass::session::{
     SessionClaim, SessionState, SessionStore, SessionWrite, claim_session_of_store, release_session_of_store,
 };
 use windlass::store::{
-    DerivedWrites, Durability, Lease, LeaseClaim, MemoryStore, ReceiptClaim, ReceiptKey, RunStatus, Store,
-    StoreFuture, StoreWrapper, StoredLease, StoredSnapshot,
+    DerivedWrites, Durability, Lease, LeaseClaim, MemoryStore, ReceiptClaim, ReceiptKey, RunStatus,
+    SnapshotSegments, Store, StoreFuture, StoreWrapper, StoredLease, StoredSnapshot,
 };
 
 use crate::sim::Sim;
@@ -519,8 +519,17 @@ impl StoreWrapper for SimStore {
     }
 
     // A snapshot is saved at once, even before the lines that it covers are durable: that must do no harm.
-    fn save_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: StoredSnapshot) -> StoreFuture<'a, ()> {
-        self.backing_store.save_snapshot(lease, snapshot)
+    fn save_snapshot<'a>(
+        &'a self,
+        lease: &'a Lease,
+        snapshot: StoredSnapshot,
+        segments: SnapshotSegments,
+    ) -> StoreFuture<'a, ()> {
+        self.backing_store.save_snapshot(lease, snapshot, segments)
+    }
+
+    fn load_snapshot_segments<'a>(&'a self, run: &'a RunId, count: u64) -> StoreFuture<'a, Vec<String>> {
+        self.backing_store.load_snapshot_segments(run, count)
     }
 
     fn load_snapshot<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredSnapshot>> {

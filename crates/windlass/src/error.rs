@@ -343,6 +343,13 @@ impl StoreError {
         Self::with_kind(StoreErrorKind::Stale, message)
     }
 
+    /// Creates the error for a snapshot whose earlier segments are missing: the store has `count` of them.
+    pub fn missing_segments(run: &RunId, count: u64) -> Self {
+        let message =
+            format!("run `{run}`: the store has {count} segments of its snapshot, and others are missing");
+        Self::with_kind(StoreErrorKind::Stale, message)
+    }
+
     /// Creates the error for a decision with a MAC whose revision another decision has.
     pub fn stale_revision(run: &RunId, call: &CallPath) -> Self {
         let message = format!("run `{run}`: another decision about call `{call}` was posted meanwhile");

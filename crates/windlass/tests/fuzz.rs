@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use windlass::core::canonical::canonical_text;
 use windlass::core::journal::{JournalRecord, decode_journal, decode_record};
-use windlass::core::run::{ParsedSnapshot, Run};
+use windlass::core::run::{ParsedSegments, Run, RunOutline};
 use windlass::core::schema::{CompiledSchema, describe_violations, to_strict, validate};
 use windlass::run::PausedRun;
 use windlass_fuzz::FuzzTarget;
@@ -73,7 +73,7 @@ fn records_and_their_replay() {
             if let Ok(replayed) = Run::replay(&records) {
                 let _ = replayed.run.next();
                 let _ = replayed.run.pending_calls();
-                let _ = replayed.to_snapshot().map(|text| ParsedSnapshot::parse(&text));
+                let _ = replayed.to_snapshot(None).map(|snapshot| RunOutline::parse(&snapshot.head));
             }
             let _ = windlass::core::inspect::step_lines(&records);
         },
@@ -84,15 +84,21 @@ fn records_and_their_replay() {
 fn snapshots() {
     let snapshot = JOURNALS.iter().find_map(|journal| {
         let records = decode_journal(journal).ok()?;
-        (1..=records.len()).rev().find_map(|end| Run::replay(&records[..end]).ok()?.to_snapshot())
+        (1..=records.len()).rev().find_map(|end| Run::replay(&records[..end]).ok()?.to_snapshot(None))
     });
-    target("snapshot").seeds(snapshot.into_iter().chain(["{}".to_owned()])).run(
+    let seed = snapshot.map(|snapshot| format!("{}\n{}", snapshot.head, snapshot.segment));
+    target("snapshot").seeds(seed.into_iter().chain(["{}\n{}".to_owned()])).run(
         module_path!(),
         "snapshots",
         |input| {
-            if let Some(parsed) = ParsedSnapshot::parse(&text(input)) {
-                let _ = parsed.restore(Vec::new());
-            }
+            let text = text(input);
+            let Some((head, segment)) = text.split_once('\n') else { return };
+            let Some(outline) = RunOutline::parse(head) else { return };
+            // Whatever is in a segment, the outline accepts it as its past or refuses it.
+            let position = outline.position().clone().with_segments(&[segment.to_owned()]);
+            let past = ParsedSegments::parse(&position, &[segment.to_owned()])
+                .and_then(|parsed| parsed.resolve(Vec::new()));
+            let _ = past.and_then(|past| outline.complete(past));
         },
     );
 }

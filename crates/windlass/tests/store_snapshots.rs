@@ -12,7 +12,9 @@ use windlass::core::{
     tool::ToolEffect,
 };
 use windlass::model::{ScriptedModel, ScriptedResponse};
-use windlass::store::{self, LeaseClaim, SqliteStore, Store, StoredSnapshot};
+use windlass::store::{
+    self, JournalReader, LeaseClaim, SnapshotSegments, SqliteStore, Store, StoredSnapshot,
+};
 use windlass::{
     agent::Agent,
     run::RunResult,
@@ -57,6 +59,10 @@ async fn make_waiting_run(folder: &tempfile::TempDir) {
     assert!(outcome.expect("the run goes on").is_paused());
 }
 
+async fn load_segments(store: &SqliteStore) -> Vec<String> {
+    store.load_snapshot_segments(&RUN_ID.into(), 1_000).await.expect("they are there")
+}
+
 async fn replay_journal(store: &SqliteStore) -> ReplayedRun {
     let lines = store.load_journal(&RUN_ID.into(), 0).await.expect("it is there");
     let records = windlass::core::journal::decode_lines(&lines).expect("it can be read");
@@ -78,6 +84,9 @@ async fn a_run_that_waits_opens_from_a_snapshot_and_goes_on() {
         whole.next_seq
     );
     assert!(!snapshot.body.contains(CARD), "what is secret is in no snapshot");
+    for segment in load_segments(&store).await {
+        assert!(!segment.contains(CARD), "nor in a segment");
+    }
 
     let opened = store::load_paused(&*store, &run).await.expect("it opens");
     assert_eq!(opened.record().state(), &whole.run);
@@ -150,7 +159,7 @@ async fn a_snapshot_that_does_not_fit_is_as_none() {
         ("of another run", StoredSnapshot { body: good.body.replace(RUN_ID, "wrong"), ..good.clone() }),
         (
             "of another version",
-            StoredSnapshot { body: good.body.replace("snapshot 1", "snapshot 0"), ..good.clone() },
+            StoredSnapshot { body: good.body.replace(" snapshot ", " snapshot 0"), ..good.clone() },
         ),
         ("cut off", StoredSnapshot { body: good.body[..good.body.len() / 2].to_owned(), ..good.clone() }),
     ] {
@@ -160,7 +169,8 @@ async fn a_snapshot_that_does_not_fit_is_as_none() {
             duration: std::time::Duration::from_secs(30),
         };
         let lease = store.acquire_lease(&run, claim, None).await.expect("nobody drives it");
-        store.save_snapshot(&lease, snapshot).await.expect("it is kept");
+        let kept = SnapshotSegments { first: load_segments(&store).await.len() as u64, bodies: Vec::new() };
+        store.save_snapshot(&lease, snapshot, kept).await.expect("it is kept");
         store.release_lease(&lease).await.expect("it is given back");
         let opened = store::load_paused(&*store, &run).await.expect("the journal is enough");
         assert_eq!(opened.record().state(), &whole.run, "a snapshot {what}");
@@ -186,15 +196,119 @@ async fn a_line_that_was_changed_is_found_though_a_snapshot_covers_it() {
     assert_eq!(error.first_bad_seq(), Some(3));
 }
 
-/// A store that notes the first line that was asked for.
+#[tokio::test]
+async fn each_snapshot_writes_only_what_has_grown() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    make_waiting_run(&folder).await;
+    let segments = load_segments(&open_store(&folder)).await;
+    assert!(segments.len() > 3, "the run had {} snapshots", segments.len());
+    let count_of = |number: usize| {
+        let call = format!("\"look-{number}\"");
+        segments.iter().filter(|segment| segment.contains(&call)).count()
+    };
+    let counts: Vec<usize> = (0..20).map(count_of).collect();
+    // The last calls may be of a turn after the last snapshot.
+    assert!(counts.iter().all(|count| *count <= 1), "{counts:?}");
+    assert!(counts[..15].iter().all(|count| *count == 1), "{counts:?}");
+}
+
+#[tokio::test]
+async fn a_segment_that_was_changed_is_noticed_and_the_journal_used() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    make_waiting_run(&folder).await;
+    let store = open_store(&folder);
+    let run = RunId::from(RUN_ID);
+    let whole = replay_journal(&store).await;
+    let snapshot = store.load_snapshot(&run).await.expect("it can be asked").expect("there is one");
+    let good = load_segments(&store).await;
+    let mut changed = good.clone();
+    changed[1] = changed[1].replace("done", "forged");
+    assert_ne!(changed, good);
+    for bodies in [changed, good[..good.len() - 1].to_vec()] {
+        let claim = LeaseClaim {
+            owner: "test",
+            now: Timestamp(u64::MAX / 4),
+            duration: std::time::Duration::from_secs(30),
+        };
+        let lease = store.acquire_lease(&run, claim, None).await.expect("nobody drives it");
+        let segments = SnapshotSegments { first: 0, bodies };
+        store.save_snapshot(&lease, snapshot.clone(), segments).await.expect("it is kept");
+        store.release_lease(&lease).await.expect("it is given back");
+        let opened = store::load_paused(&*store, &run).await.expect("the journal is enough");
+        assert_eq!(opened.record().read_state().expect("the journal is read"), &whole.run);
+    }
+    let ended = clerk_agent(0, false).recover(RUN_ID, store.clone()).await.expect("it goes on");
+    assert!(ended.is_paused(), "it waits still");
+    assert_eq!(ended.record().state(), &whole.run);
+}
+
+/// A store that notes the first line that was asked for, and how often segments were.
 struct NotingStore {
     inner: Arc<SqliteStore>,
     first_line: std::sync::atomic::AtomicU64,
+    segment_reads: Arc<std::sync::atomic::AtomicU64>,
+}
+
+/// A reader that notes how often segments were asked for.
+struct NotingReader {
+    inner: Arc<dyn JournalReader>,
+    segment_reads: Arc<std::sync::atomic::AtomicU64>,
+}
+
+impl JournalReader for NotingReader {
+    fn read_lines(
+        &self,
+        run: &RunId,
+        from: u64,
+        limit: u32,
+    ) -> Result<Vec<windlass::core::journal::JournalLine>, windlass::error::StoreError> {
+        self.inner.read_lines(run, from, limit)
+    }
+
+    fn read_segments(&self, run: &RunId, count: u64) -> Result<Vec<String>, windlass::error::StoreError> {
+        self.segment_reads.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        self.inner.read_segments(run, count)
+    }
+
+    fn read_history(
+        &self,
+        reference: &windlass::core::journal::HistoryReference,
+    ) -> Result<Option<Vec<Arc<windlass::core::item::Item>>>, windlass::error::StoreError> {
+        self.inner.read_history(reference)
+    }
+
+    fn read_artefact(&self, run: &RunId, name: &str) -> Result<Option<Vec<u8>>, windlass::error::StoreError> {
+        self.inner.read_artefact(run, name)
+    }
+}
+
+impl NotingStore {
+    fn new(inner: Arc<SqliteStore>) -> Arc<Self> {
+        Arc::new(Self { inner, first_line: u64::MAX.into(), segment_reads: Arc::default() })
+    }
+
+    fn segment_reads(&self) -> u64 {
+        self.segment_reads.load(std::sync::atomic::Ordering::SeqCst)
+    }
 }
 
 impl store::StoreWrapper for NotingStore {
     fn inner(&self) -> &dyn Store {
         &*self.inner
+    }
+
+    fn journal_reader(&self) -> Option<Arc<dyn JournalReader>> {
+        let inner = self.inner.journal_reader()?;
+        Some(Arc::new(NotingReader { inner, segment_reads: self.segment_reads.clone() }))
+    }
+
+    fn load_snapshot_segments<'a>(
+        &'a self,
+        run: &'a RunId,
+        count: u64,
+    ) -> store::StoreFuture<'a, Vec<String>> {
+        self.segment_reads.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        self.inner.load_snapshot_segments(run, count)
     }
 
     fn load_journal<'a>(
@@ -213,7 +327,7 @@ async fn nothing_before_a_snapshot_is_read() {
     make_waiting_run(&folder).await;
     let inner = open_store(&folder);
     let snapshot = inner.load_snapshot(&RUN_ID.into()).await.expect("it can be asked").expect("there is one");
-    let store = Arc::new(NotingStore { inner, first_line: u64::MAX.into() });
+    let store = NotingStore::new(inner);
     let mut paused = store::load_paused(&*store, &RUN_ID.into()).await.expect("it opens");
     paused.approve("pay").expect("it waits");
     let resumed = clerk_agent(0, false).resume(paused).store(store.clone()).await.expect("it goes on");
@@ -222,4 +336,28 @@ async fn nothing_before_a_snapshot_is_read() {
     assert_eq!(first, snapshot.record_count - 1);
     let journal = resumed.record().read_journal().expect("it is read when it is needed");
     assert_eq!(journal.len() as u64, journal.last().expect("one").seq + 1);
+}
+
+#[tokio::test]
+async fn a_decision_reads_no_segment_and_whoever_needs_the_conversation_does() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    make_waiting_run(&folder).await;
+    let store = NotingStore::new(open_store(&folder));
+    let whole = replay_journal(&store.inner).await;
+    let run = RunId::from(RUN_ID);
+    let mut paused = store::load_paused(&*store, &run).await.expect("it opens");
+    assert_eq!(paused.pending_calls(), whole.run.pending_calls());
+    assert_eq!(paused.standing_decisions(), Vec::new());
+    assert_eq!(paused.record().outline().outcome(), None);
+    assert_eq!(paused.record().usage(), &whole.usage);
+    paused.approve("pay").expect("it waits");
+    let approve = windlass::core::decision::Decision::Approve;
+    store::post_decision(&*store, &run, "pay", approve, Default::default(), "ann").await.expect("it waits");
+    assert_eq!(store.segment_reads(), 0, "a decision needs no conversation");
+    let first = store.first_line.load(std::sync::atomic::Ordering::SeqCst);
+    let snapshot = store.inner.load_snapshot(&run).await.expect("it can be asked").expect("there is one");
+    assert_eq!(first, snapshot.record_count - 1, "a decision reads no line before the snapshot's last");
+    assert_eq!(paused.record().history(), whole.run.history());
+    assert_eq!(paused.record().state().pending_calls(), Vec::new(), "the decision is in the state");
+    assert_eq!(store.segment_reads(), 1, "the conversation is read once");
 }

@@ -9,7 +9,7 @@ use windlass::agent::Handoff;
 use windlass::core::{
     item::Item,
     journal::JournalEntry,
-    run::{ReplayedRun, Run},
+    run::{ParsedSegments, Run, RunOutline},
 };
 use windlass::error::{ConfigError, RunError};
 use windlass::guardrail::{GuardrailVerdict, OutputGuardrail};
@@ -140,8 +140,11 @@ async fn a_snapshot_has_the_conversation() {
     let result = agent.run("go").previous_response_id("resp_0").await.expect("it finishes");
     let records = result.record().journal();
     let between = Run::replay(&records[..records.len() - 2]).expect("it replays");
-    let snapshot = between.to_snapshot().expect("it is between two turns");
-    let restored = ReplayedRun::from_snapshot(&snapshot).expect("it can be restored");
+    let snapshot = between.to_snapshot(None).expect("it is between two turns");
+    let parsed = ParsedSegments::parse(&snapshot.position, &[snapshot.segment]).expect("they can be read");
+    let past = parsed.resolve(Vec::new()).expect("the segment is whole");
+    let restored = RunOutline::parse(&snapshot.head).and_then(|outline| outline.complete(past));
+    let restored = restored.expect("it can be restored");
     assert_eq!(restored, between);
     assert_eq!(restored.run.previous_response_id(), Some("resp_0"));
 }

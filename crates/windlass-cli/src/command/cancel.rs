@@ -27,15 +27,15 @@ pub(crate) async fn run(
     let stored = find_run(&*store, Some(&cancel.run), |_| true).await?;
     let known = load_paused(&*store, &stored.run).await?;
     let run = &stored.run;
-    if known.record().state().outcome().is_some() {
+    if known.record().outline().outcome().is_some() {
         return Err(CliError::usage(format!("run {run} has already ended"))
             .with_hint("`windlass show` shows how it ended"));
     }
     let observer = wait_for_lease(term, &*store, run).await?;
     // Neither the model nor a tool is called, so the agent needs only its name.
-    let agent = Agent::new(known.record().state().agent().clone()).model(ScriptedModel::new([]));
+    let agent = Agent::new(known.record().outline().agent().clone()).model(ScriptedModel::new([]));
     let mut builder = agent.recover(run.clone(), store.clone()).lease_observer(&observer);
-    if let Some(session) = known.record().state().session() {
+    if let Some(session) = known.record().outline().session() {
         builder = builder.session(&session_in_store(session.as_str(), &store)?);
     }
     builder.cancel_handle().cancel();

@@ -45,7 +45,7 @@ pub(crate) async fn resume_run(
     drive: &DriveArgs,
 ) -> Result<CommandExit, CliError> {
     let known = load_paused(&*store, run).await?;
-    if let Some(end) = known.record().state().outcome() {
+    if let Some(end) = known.record().outline().outcome() {
         let how = match end {
             RunEnd::Finished(_) => "finished",
             RunEnd::Failed(_) => "failed",
@@ -66,7 +66,7 @@ pub(crate) async fn resume_run(
     announce_run(term, &driving.file, run, drive.model.as_deref());
     let observer = wait_for_lease(term, &*store, run).await?;
     let mut builder = driving.agent.recover(run.clone(), store.clone()).lease_observer(&observer);
-    if let Some(session) = known.record().state().session() {
+    if let Some(session) = known.record().outline().session() {
         builder = builder.session(&session_in_store(session.as_str(), &store)?);
     }
     let builder = driving.file.with_limits(builder);

@@ -40,7 +40,7 @@ pub(crate) async fn run(
     let paused = paused.map_err(|error| {
         CliError::new(format!("{}: {error}", path.display())).with_exit(CommandExit::CorruptJournal)
     })?;
-    if paused.record().state().outcome().is_some() {
+    if paused.record().outline().outcome().is_some() {
         return Err(CliError::usage(format!("run {} has ended", paused.record().run_id())));
     }
     let approvers = project.approvers()?;

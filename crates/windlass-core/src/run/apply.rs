@@ -22,6 +22,9 @@ use crate::plan::{CallDisposition, PlannedCall};
 use crate::provenance::ContentSources;
 use crate::tool::{ApprovalPolicy, ToolEffect};
 
+/// The reason why an entry about the conversation does not fit a run whose past is left out.
+const PAST_LEFT_OUT: &str = "it refers to the conversation before a snapshot, which is not loaded";
+
 /// Side results of applying an entry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ApplyOutcome {
@@ -99,6 +102,15 @@ impl Run {
     /// Returns the history for changes. Nobody shares it while an entry is applied, so nothing is copied.
     fn history_mut(&mut self) -> &mut Vec<Arc<Item>> {
         Arc::make_mut(&mut self.history)
+    }
+
+    /// Replaces the history.
+    fn replace_history(&mut self, history: Vec<Arc<Item>>) {
+        self.history = Arc::new(history);
+        self.history_replacements += 1;
+        if let Some(omitted) = &mut self.omitted {
+            omitted.history = 0;
+        }
     }
 
     /// Appends the input that was added during the turn.
@@ -320,7 +332,11 @@ impl Run {
         }
         self.turn += 1;
         self.last_filtered_input = self.filtered_input.take();
-        self.lens_before_response = (self.history.len(), self.items.len());
+        let (omitted_history, omitted_items) = self.omitted_lens();
+        self.lens_before_response = (omitted_history + self.history.len(), omitted_items + self.items.len());
+        if let Some(omitted) = &mut self.omitted {
+            omitted.has_filtered_input = false;
+        }
         self.usage.add(&answered.usage);
         // A run that continues a stored conversation goes on from the last response that has an id.
         if answered.response_id.is_some() || self.previous_response_id.is_none() {
@@ -555,6 +571,13 @@ impl Run {
         };
     }
 
+    /// Returns the lengths of the loaded parts of the history and of the run items before the last response.
+    fn loaded_lens_before_response(&self) -> (usize, usize) {
+        let (omitted_history, omitted_items) = self.omitted_lens();
+        let (history_len, item_count) = self.lens_before_response;
+        (history_len.saturating_sub(omitted_history), item_count.saturating_sub(omitted_items))
+    }
+
     /// Appends the turn's outputs to the history in the model's order.
     fn commit_outputs(&mut self, turn: &OpenTurn) {
         for produced in turn.output_items() {
@@ -605,7 +628,7 @@ impl Run {
         }
         self.items.push(RunItem { agent: turn.agent, item: handoff, kind: RunItemKind::HandoffOutput });
         if let Some(history) = &handed.filtered_history {
-            self.history = Arc::new(history.clone());
+            self.replace_history(history.clone());
             self.context_sources.add(ContentSources::of_items(history));
             // The provider holds another conversation than the one that goes on.
             self.last_response_id = None;
@@ -648,9 +671,9 @@ impl Run {
             RunPhase::AwaitingModel | RunPhase::ResultsPending(_) | RunPhase::Ended(_) => false,
         };
         if is_untouched {
-            let len = self.lens_before_response.0;
-            self.history_mut().truncate(len);
-            self.items.truncate(self.lens_before_response.1);
+            let (history_len, item_count) = self.loaded_lens_before_response();
+            self.history_mut().truncate(history_len);
+            self.items.truncate(item_count);
             self.phase = RunPhase::AwaitingModel;
         }
     }
@@ -671,11 +694,11 @@ impl Run {
             })),
             _ => item.clone(),
         };
-        let from = self.lens_before_response.0;
-        for item in &mut self.history_mut()[from..] {
+        let (history_len, item_count) = self.loaded_lens_before_response();
+        for item in &mut self.history_mut()[history_len..] {
             *item = withheld(item);
         }
-        for produced in &mut self.items[self.lens_before_response.1..] {
+        for produced in &mut self.items[item_count..] {
             produced.item = withheld(&produced.item);
         }
         self.withheld_from = Some(self.lens_before_response.1);
@@ -689,6 +712,9 @@ impl Run {
         if compacted.agent != self.agent {
             return Err(refused("another agent is current"));
         }
+        if self.omitted.is_some() {
+            return Err(refused(PAST_LEFT_OUT));
+        }
         let history = self.resolve_items(ENTRY, &compacted.history)?;
         if paired_places(&history).len() != history.len() {
             return Err(refused("it separates a call from its output"));
@@ -698,7 +724,7 @@ impl Run {
             self.last_filtered_input = Some(self.last_model_input().to_vec());
         }
         self.context_sources.add(ContentSources::of_items(&history));
-        self.history = Arc::new(history);
+        self.replace_history(history);
         self.filtered_input = None;
         self.usage.add(&compacted.summary_usage.unwrap_or_default());
         // The provider holds another conversation than the one that goes on.
@@ -715,6 +741,9 @@ impl Run {
         let mut items = Vec::new();
         for part in parts {
             match part {
+                FilteredInput::History { .. } if self.omitted.is_some() => {
+                    return Err(ApplyError::UnexpectedEntry { entry, reason: PAST_LEFT_OUT });
+                }
                 FilteredInput::History { from, to } => match self.history.get(*from..*to) {
                     Some(kept) => items.extend_from_slice(kept),
                     None => {

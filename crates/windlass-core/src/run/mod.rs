@@ -7,8 +7,10 @@ mod decide;
 mod lifecycle;
 pub mod model_text;
 mod next;
+mod outline;
 mod replay;
 mod snapshot;
+mod snapshot_segment;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,8 +43,11 @@ pub use lifecycle::{
     GateVerdict, ReceiptVerdict, ReconcileReport, RunnableCall, StopMode,
 };
 pub use next::{RunAction, StopRequest, ToolNeed, TurnSchedule};
+use outline::OmittedPast;
+pub use outline::RunOutline;
 pub use replay::{CallReceipt, ReplayError, ReplayedRun};
-pub use snapshot::ParsedSnapshot;
+pub use snapshot::{EncodedSnapshot, SnapshotPosition};
+pub use snapshot_segment::{ParsedSegments, RunPast};
 
 /// The state of a run of an agent, derived from its journal.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +61,10 @@ pub struct Run {
     /// The history at the start, if the run refers to its session for it.
     start_history: Option<Arc<StartHistory>>,
     history: Arc<Vec<Arc<Item>>>,
+    /// Number of times that the history was replaced instead of appended to.
+    history_replacements: u32,
+    /// The sizes of the parts before a snapshot, if they are left out.
+    omitted: Option<Box<OmittedPast>>,
     /// Items of the next model request, if an input filter changed them.
     filtered_input: Option<Vec<Arc<Item>>>,
     /// Items of the last answered model request, if an input filter changed them.
@@ -222,6 +231,8 @@ impl Run {
             start_history,
             lens_before_response: (history.len(), 0),
             history: Arc::new(history),
+            history_replacements: 0,
+            omitted: None,
             filtered_input: None,
             last_filtered_input: None,
             items: Vec::new(),

@@ -31,6 +31,8 @@ pub struct ReplayedRun {
     pub usage: Usage,
     /// Sequence number of the next record.
     pub next_seq: u64,
+    /// Digests of the receipts in the order in which they were left.
+    pub(super) receipt_order: Vec<Digest>,
 }
 
 /// The reason why a journal cannot be replayed.
@@ -100,7 +102,13 @@ impl ReplayedRun {
         }
         started.history.items()?;
         let run = Run::start((**started).clone());
-        Ok(Self { run, receipts: BTreeMap::new(), usage: Usage::default(), next_seq: 1 })
+        Ok(Self {
+            run,
+            receipts: BTreeMap::new(),
+            usage: Usage::default(),
+            next_seq: 1,
+            receipt_order: Vec::new(),
+        })
     }
 
     /// Applies the next record to the run.
@@ -117,6 +125,7 @@ impl ReplayedRun {
             .apply_at(&record.path, &record.entry)
             .map_err(|why| ReplayError::InvalidRecord { seq: record.seq, error: why })?;
         if let Some(NewReceipt { digest, output, generation }) = applied.receipt {
+            self.receipt_order.push(digest);
             self.receipts.insert(digest, CallReceipt { output, created_at: record.at, generation });
         }
         self.usage.add(&record.entry.model_usage());

@@ -2,23 +2,27 @@
 //!
 //! The journal remains the source of truth. A snapshot is readable only by the version of this crate that wrote
 //! it; readers that cannot use it replay the journal. Snapshots are taken only while no call is open, so they
-//! contain no call states. Items of the run's session that the run refers to are not copied: a snapshot has the
-//! reference, and [`ParsedSnapshot::restore`] needs the items.
+//! contain no call states.
+//!
+//! A snapshot has a head and segments. The head is small, whatever the length of the run: decisions about open calls
+//! need nothing else. Everything that grows with the run is in segments ([`ParsedSegments`](super::ParsedSegments)),
+//! each of which has the growth since the snapshot before it and is written once.
+//!
+//! Invariant: the head has the digest of a hash chain over the segments, so whoever vouches for the head vouches for them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::budget_stage::BudgetStage;
-use super::{CallReceipt, RepeatCounter, ReplayedRun, Run, RunItem, RunItemKind, RunPhase};
+use super::snapshot_segment::SnapshotSegment;
+use super::{OmittedPast, RepeatCounter, ReplayedRun, Run, RunOutline, RunPhase};
 use crate::budget::BudgetLedger;
 use crate::call_map::CallMap;
 use crate::canonical::Digest;
 use crate::decision::StandingVerdict;
-use crate::id::{AgentName, CallId, RunId, SessionId, Timestamp};
-use crate::item::{Item, OutputContent};
-use crate::journal::StartHistory;
+use crate::id::{AgentName, RunId, SessionId};
 use crate::provenance::ContentSources;
 use crate::tool::ToolKey;
 use crate::usage::Usage;
@@ -27,34 +31,82 @@ use crate::usage::Usage;
 /// misread.
 const SNAPSHOT_VERSION: &str = concat!("windlass ", env!("CARGO_PKG_VERSION"), " snapshot 5");
 
+/// The position of a snapshot: the sizes of the parts of the state that its segments have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotPosition {
+    pub(super) next_seq: u64,
+    pub(super) segment_count: u64,
+    /// Hash chain over the segments.
+    pub(super) segments_digest: Digest,
+    pub(super) history_len: usize,
+    pub(super) history_replacements: u32,
+    pub(super) item_count: usize,
+    pub(super) call_count: usize,
+    pub(super) receipt_count: usize,
+}
+
+impl SnapshotPosition {
+    /// Returns the sequence number of the first record after the snapshot.
+    pub fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
+    /// Returns the number of segments.
+    pub fn segment_count(&self) -> u64 {
+        self.segment_count
+    }
+
+    /// Returns the position with these segments in place of its own, so that a test can pass any segments to a parser.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_segments(self, segments: &[String]) -> Self {
+        let (segment_count, segments_digest) = (segments.len() as u64, Self::digest_segments(segments));
+        Self { segment_count, segments_digest, ..self }
+    }
+
+    /// Returns the position before the first segment.
+    fn start() -> Self {
+        Self {
+            next_seq: 0,
+            segment_count: 0,
+            segments_digest: Digest::of_text("segments"),
+            history_len: 0,
+            history_replacements: 0,
+            item_count: 0,
+            call_count: 0,
+            receipt_count: 0,
+        }
+    }
+
+    /// Returns the digest of the hash chain over segments.
+    pub(super) fn digest_segments(segments: &[String]) -> Digest {
+        segments.iter().fold(Self::start().segments_digest, |digest, text| digest.chain(text.as_bytes()))
+    }
+}
+
+/// A snapshot in its serialised form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodedSnapshot {
+    /// The head.
+    pub head: String,
+    /// The last of the segments. The others are those of the snapshot before it.
+    pub segment: String,
+    /// The position, for the next snapshot.
+    pub position: SnapshotPosition,
+}
+
 #[derive(Serialize, Deserialize)]
-struct RunSnapshot {
+struct SnapshotHead {
     version: String,
-    next_seq: u64,
+    position: SnapshotPosition,
     id: RunId,
     session: Option<SessionId>,
     max_turns: Option<u32>,
     agent: AgentName,
     turn: u32,
-    /// The items of the session that the run refers to. They have the first indices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    start_history: Option<StartHistory>,
-    /// Every other item once. Their indices follow.
-    items: Vec<Arc<Item>>,
-    /// Indices of the history: from, and to.
-    history: Vec<(usize, usize)>,
-    /// Indices of the input and run items.
-    input: Vec<usize>,
-    run_items: Vec<usize>,
-    /// Indices of the last model request's items, if an input filter changed them.
-    last_filtered_input: Option<Vec<usize>>,
-    /// Kinds of the run items, one letter each.
-    item_kinds: String,
-    /// Agents of the run items, run-length encoded.
-    agents: Vec<(AgentName, usize)>,
     context_sources: ContentSources,
     lens_before_response: (usize, usize),
-    call_digests: Vec<(CallId, Digest)>,
+    has_filtered_input: bool,
     standing_decisions: Vec<(AgentName, ToolKey, StandingVerdict)>,
     agents_with_tool_use: BTreeSet<AgentName>,
     usage: Usage,
@@ -62,9 +114,7 @@ struct RunSnapshot {
     previous_response_id: Option<String>,
     last_response_id: Option<String>,
     repeat_counter: RepeatCounter,
-    ineffective_calls: BTreeSet<CallId>,
     has_call_activity: bool,
-    receipts: Vec<(Digest, OutputContent, Timestamp, u32)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     budget_ledger: Option<Box<BudgetLedger>>,
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -76,43 +126,42 @@ fn is_zero(count: &u32) -> bool {
 }
 
 impl ReplayedRun {
-    /// Returns the serialised run, or `None` if the run is not between two turns.
-    pub fn to_snapshot(&self) -> Option<String> {
+    /// Returns the serialised run, or `None` if the run is not between two turns. `previous` is the position of the
+    /// snapshot before it, if that is one of the same run: then the segment has only the growth since. Otherwise it has
+    /// everything, and is the first.
+    pub fn to_snapshot(&self, previous: Option<&SnapshotPosition>) -> Option<EncodedSnapshot> {
         let run = &self.run;
         let has_rare_state = run.withheld_from.is_some()
             || run.filtered_input.is_some()
             || run.output_corrections > 0
             || run.budget_stage != BudgetStage::Open;
-        if !run.is_awaiting_model() || has_rare_state {
+        if !run.is_awaiting_model() || has_rare_state || run.omitted.is_some() {
             return None;
         }
-        let mut items = SnapshotItems::after(run.start_history.as_deref());
-        let snapshot = RunSnapshot {
-            version: SNAPSHOT_VERSION.to_owned(),
+        let start = SnapshotPosition::start();
+        let previous = previous.unwrap_or(&start);
+        let segment = serde_json::to_string(&SnapshotSegment::since(self, previous)?).ok()?;
+        let position = SnapshotPosition {
             next_seq: self.next_seq,
+            segment_count: previous.segment_count + 1,
+            segments_digest: previous.segments_digest.chain(segment.as_bytes()),
+            history_len: run.history.len(),
+            history_replacements: run.history_replacements,
+            item_count: run.items.len(),
+            call_count: run.call_digests.len(),
+            receipt_count: self.receipt_order.len(),
+        };
+        let head = SnapshotHead {
+            version: SNAPSHOT_VERSION.to_owned(),
+            position: position.clone(),
             id: run.id.clone(),
             session: run.session.clone(),
             max_turns: run.max_turns,
             agent: run.agent.clone(),
             turn: run.turn,
-            start_history: run.start_history.as_deref().cloned(),
-            history: to_ranges(run.history.iter().map(|item| items.index_of(item))),
-            input: run.input.iter().map(|item| items.index_of(item)).collect(),
-            run_items: run.items.iter().map(|produced| items.index_of(&produced.item)).collect(),
-            last_filtered_input: run
-                .last_filtered_input
-                .as_ref()
-                .map(|input| input.iter().map(|item| items.index_of(item)).collect()),
-            item_kinds: run.items.iter().map(|produced| kind_letter(produced.kind)).collect(),
-            agents: run
-                .items
-                .chunk_by(|one, next| one.agent == next.agent)
-                .map(|together| (together[0].agent.clone(), together.len()))
-                .collect(),
-            items: items.items,
             context_sources: run.context_sources,
             lens_before_response: run.lens_before_response,
-            call_digests: run.call_digests.iter().map(|(call, digest)| (call.clone(), *digest)).collect(),
+            has_filtered_input: run.last_filtered_input.is_some(),
             standing_decisions: run
                 .standing_decisions
                 .iter()
@@ -124,181 +173,72 @@ impl ReplayedRun {
             previous_response_id: run.previous_response_id.clone(),
             last_response_id: run.last_response_id.clone(),
             repeat_counter: run.repeat_counter.clone(),
-            ineffective_calls: run.ineffective_calls.clone(),
             has_call_activity: run.has_call_activity,
-            receipts: self
-                .receipts
-                .iter()
-                .map(|(digest, receipt)| {
-                    (*digest, receipt.output.clone(), receipt.created_at, receipt.generation)
-                })
-                .collect(),
             budget_ledger: run.budget_ledger.clone(),
             budget_questions: run.budget_questions,
         };
-        serde_json::to_string(&snapshot).ok()
-    }
-
-    /// Restores a run from a snapshot that refers to no session. Returns `None` if another version of this crate wrote
-    /// it, if it is inconsistent, or if the run refers to its session.
-    pub fn from_snapshot(text: &str) -> Option<Self> {
-        let parsed = ParsedSnapshot::parse(text)?;
-        if parsed.start_history().is_none() { parsed.restore(Vec::new()) } else { None }
+        Some(EncodedSnapshot { head: serde_json::to_string(&head).ok()?, segment, position })
     }
 }
 
-/// A snapshot whose run has not been restored yet, because it may refer to items of the run's session.
-pub struct ParsedSnapshot {
-    snapshot: RunSnapshot,
-}
-
-impl ParsedSnapshot {
-    /// Parses a snapshot. Returns `None` if another version of this crate wrote it.
-    pub fn parse(text: &str) -> Option<Self> {
-        let snapshot: RunSnapshot = serde_json::from_str(text).ok()?;
-        (snapshot.version == SNAPSHOT_VERSION).then_some(Self { snapshot })
-    }
-
-    /// Returns the history whose items [`ParsedSnapshot::restore`] needs, if the run refers to its session.
-    pub fn start_history(&self) -> Option<&StartHistory> {
-        self.snapshot.start_history.as_ref()
-    }
-
-    /// Restores the run. Returns `None` if the snapshot is inconsistent, or if `history` has not the items of the
-    /// session that the run started with.
-    pub fn restore(self, history: Vec<Arc<Item>>) -> Option<ReplayedRun> {
-        let kept = self.snapshot;
-        let mut start_history = kept.start_history;
-        if let Some(start) = &mut start_history {
-            start.resolve(history).ok()?;
-        }
-        let session_items = start_history.as_ref().map_or(Ok(&[][..]), StartHistory::items).ok()?;
-        let items: Vec<Arc<Item>> = session_items.iter().chain(&kept.items).cloned().collect();
-        let item = |place: &usize| items.get(*place).cloned();
-        let input = kept.input.iter().map(item).collect::<Option<Vec<_>>>()?;
-        let filtered = match &kept.last_filtered_input {
-            Some(places) => Some(places.iter().map(item).collect::<Option<Vec<_>>>()?),
-            None => None,
-        };
-        let mut history = Vec::new();
-        for (from, to) in kept.history {
-            history.extend_from_slice(items.get(from..to)?);
-        }
-        let agents = kept.agents.iter().flat_map(|(agent, times)| std::iter::repeat_n(agent, *times));
-        let (places, parts) = (&kept.run_items, kept.item_kinds.chars());
-        if places.len() != parts.clone().count() || places.len() != agents.clone().count() {
+impl RunOutline {
+    /// Parses the head of a snapshot. Returns `None` if another version of this crate wrote it.
+    pub fn parse(head: &str) -> Option<Self> {
+        let head: SnapshotHead = serde_json::from_str(head).ok()?;
+        if head.version != SNAPSHOT_VERSION {
             return None;
         }
-        let produced = places.iter().zip(parts).zip(agents).map(|((place, part), agent)| {
-            Some(RunItem { agent: agent.clone(), item: item(place)?, kind: kind_from_letter(part)? })
-        });
-        let produced = produced.collect::<Option<Vec<_>>>()?;
-        let mut seen = CallMap::default();
-        for (call, digest) in kept.call_digests {
-            seen.insert(call, digest);
-        }
         let standing =
-            kept.standing_decisions.into_iter().map(|(agent, tool, verdict)| ((agent, tool), verdict));
-        let receipts = kept.receipts.into_iter().map(|(digest, output, created_at, generation)| {
-            (digest, CallReceipt { output, created_at, generation })
-        });
+            head.standing_decisions.into_iter().map(|(agent, tool, verdict)| ((agent, tool), verdict));
+        let omitted = OmittedPast {
+            history: head.position.history_len,
+            items: head.position.item_count,
+            has_filtered_input: head.has_filtered_input,
+        };
         let run = Run {
-            id: kept.id,
-            session: kept.session,
-            max_turns: kept.max_turns,
-            agent: kept.agent,
-            turn: kept.turn,
-            input,
-            start_history: start_history.map(Arc::new),
-            history: Arc::new(history),
+            id: head.id,
+            session: head.session,
+            max_turns: head.max_turns,
+            agent: head.agent,
+            turn: head.turn,
+            input: Vec::new(),
+            start_history: None,
+            history: Arc::default(),
+            history_replacements: head.position.history_replacements,
+            omitted: Some(Box::new(omitted)),
             filtered_input: None,
-            last_filtered_input: filtered,
-            items: produced,
-            context_sources: kept.context_sources,
-            lens_before_response: kept.lens_before_response,
+            last_filtered_input: None,
+            items: Vec::new(),
+            context_sources: head.context_sources,
+            lens_before_response: head.lens_before_response,
             added_input: Vec::new(),
-            call_digests: seen,
+            call_digests: CallMap::default(),
             standing_decisions: standing.collect(),
-            agents_with_tool_use: kept.agents_with_tool_use.into_iter().collect(),
-            usage: kept.usage,
-            previous_response_id: kept.previous_response_id,
-            last_response_id: kept.last_response_id,
-            repeat_counter: kept.repeat_counter,
-            ineffective_calls: kept.ineffective_calls,
-            has_call_activity: kept.has_call_activity,
+            agents_with_tool_use: head.agents_with_tool_use.into_iter().collect(),
+            usage: head.usage,
+            previous_response_id: head.previous_response_id,
+            last_response_id: head.last_response_id,
+            repeat_counter: head.repeat_counter,
+            ineffective_calls: BTreeSet::new(),
+            has_call_activity: head.has_call_activity,
             ended_by_call: None,
             has_cancelled_call: false,
             withheld_from: None,
             output_corrections: 0,
-            budget_ledger: kept.budget_ledger,
+            budget_ledger: head.budget_ledger,
             budget_stage: BudgetStage::Open,
-            budget_questions: kept.budget_questions,
+            budget_questions: head.budget_questions,
             phase: RunPhase::AwaitingModel,
         };
-        let (usage, next_seq) = (kept.usage_with_nested, kept.next_seq);
-        Some(ReplayedRun { run, receipts: receipts.collect(), usage, next_seq })
+        let replay = ReplayedRun {
+            run,
+            receipts: Default::default(),
+            usage: head.usage_with_nested,
+            next_seq: head.position.next_seq,
+            receipt_order: Vec::new(),
+        };
+        Some(Self { replay, position: head.position })
     }
-}
-
-/// The distinct items of a run, indexed by their address. Items of the session come first and are not listed.
-struct SnapshotItems {
-    session_item_count: usize,
-    items: Vec<Arc<Item>>,
-    index_by_pointer: BTreeMap<*const Item, usize>,
-}
-
-impl SnapshotItems {
-    fn after(history: Option<&StartHistory>) -> Self {
-        let items = history.and_then(|history| history.items().ok()).unwrap_or_default();
-        let mut index_by_pointer = BTreeMap::new();
-        for (place, item) in items.iter().enumerate() {
-            index_by_pointer.entry(Arc::as_ptr(item)).or_insert(place);
-        }
-        Self { session_item_count: items.len(), items: Vec::new(), index_by_pointer }
-    }
-
-    fn index_of(&mut self, item: &Arc<Item>) -> usize {
-        *self.index_by_pointer.entry(Arc::as_ptr(item)).or_insert_with(|| {
-            self.items.push(item.clone());
-            self.session_item_count + self.items.len() - 1
-        })
-    }
-}
-
-/// Returns the ranges of consecutive indices.
-fn to_ranges(indices: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
-    let mut ranges: Vec<(usize, usize)> = Vec::new();
-    for index in indices {
-        match ranges.last_mut() {
-            Some((_, to)) if *to == index => *to += 1,
-            _ => ranges.push((index, index + 1)),
-        }
-    }
-    ranges
-}
-
-fn kind_letter(part: RunItemKind) -> char {
-    match part {
-        RunItemKind::ModelOutput => 's',
-        RunItemKind::ToolCall => 'c',
-        RunItemKind::HandoffCall => 'h',
-        RunItemKind::CallOutput => 'o',
-        RunItemKind::HandoffOutput => 'p',
-        RunItemKind::Correction => 'k',
-    }
-}
-
-fn kind_from_letter(letter: char) -> Option<RunItemKind> {
-    [
-        RunItemKind::ModelOutput,
-        RunItemKind::ToolCall,
-        RunItemKind::HandoffCall,
-        RunItemKind::CallOutput,
-        RunItemKind::HandoffOutput,
-        RunItemKind::Correction,
-    ]
-    .into_iter()
-    .find(|part| kind_letter(*part) == letter)
 }
 
 #[cfg(test)]

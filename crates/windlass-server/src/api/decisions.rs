@@ -184,7 +184,7 @@ fn item_of(
     agent: &AgentName,
     pending: PendingCall,
 ) -> InboxItem {
-    let effect = effect_of_call(paused.record().state(), &pending);
+    let effect = effect_of_call(paused.record().outline(), &pending);
     let entry = PendingEntry {
         run: run.clone(),
         root_agent: agent.clone(),

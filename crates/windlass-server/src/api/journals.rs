@@ -341,7 +341,7 @@ pub(crate) async fn import_text(
     let owner = LeaseOwner::for_new_driver().to_string();
     let claim = LeaseClaim { owner: &owner, now: wall_clock_now(), duration: IMPORT_LEASE };
     let lease = state.queue.create_run(&run, &agent, claim, lines).await?;
-    let status = match run_status(paused.record().state()) {
+    let status = match run_status(paused.record().outline()) {
         "finished" => RunStatus::Finished,
         "failed" => RunStatus::Failed,
         "cancelled" => RunStatus::Cancelled,

@@ -442,7 +442,7 @@ impl RunDetail {
         driver: Option<String>,
         queue: Option<QueueState>,
     ) -> Self {
-        let (record, run) = (paused.record(), paused.record().state());
+        let (record, run) = (paused.record(), paused.record().outline());
         let journal = record.journal();
         let time_of =
             |place: Option<&windlass::core::journal::JournalRecord>| place.map_or(0, |one| one.at.0);
@@ -649,7 +649,7 @@ async fn post_order(
 ) -> Result<(StatusCode, Json<OrderSummary>), ApiError> {
     let (id, agent) = find_viewable_run(state, person, &run, AccessRole::Run).await?;
     if let Ok(paused) = load_paused(&*state.queue, &id).await
-        && paused.record().state().outcome().is_some()
+        && paused.record().outline().outcome().is_some()
     {
         return Err(ApiError::conflict("run_ended", "the run has ended"));
     }

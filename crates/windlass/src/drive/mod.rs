@@ -260,7 +260,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     fn into_result(self: Box<Self>, exit: RunExit) -> Result<RunResult, RunError> {
         let recorder = &self.shared.recorder;
         let (records, usage) = self.shared.journal.take_records();
-        let record = RunRecord { run: recorder.take_run(), records, usage };
+        let record = RunRecord { run: recorder.take_run().into(), records, usage };
         let kept = KeptResults {
             receipts: recorder.receipt_cache.all_receipts(),
             withheld: self.shared.withheld.in_memory(),

@@ -53,7 +53,7 @@ pub async fn check_run<C: Send + Sync + 'static>(
         }
         Err(error) => return Ok(cannot_finish(error.to_string())),
     };
-    let state = paused.record().state();
+    let state = paused.record().outline();
     if state.outcome().is_some() {
         return Ok(RunVerdict::Ended);
     }

@@ -20,12 +20,13 @@ use crate::error::{RunError, StoreError};
 use crate::lock_unpoisoned;
 use crate::observe::{LiveEvents, UnannouncedRecord};
 use crate::redaction::SecretRegistry;
-use crate::run::{CancelSignal, JournalRecords, RunRecord};
+use crate::run::{CancelSignal, JournalRecords};
 use crate::session::export_items;
 use crate::store::{
     ANNOUNCED_ARTEFACT, AcquiredLease, DerivedWrites, Durability, Lease, LeaseClaim, LeaseHeartbeat,
-    LeaseObserver, LeaseOwner, OpenedRun, PostedDecision, PostedDecisions, RunStatus, Store, StoredSnapshot,
-    acquire_lease, authenticate_snapshot, check_posted, load_posted_decisions, read_run,
+    LeaseObserver, LeaseOwner, OpenedRun, PostedDecision, PostedDecisions, RunStatus, SnapshotSegments,
+    Store, StoredSnapshot, acquire_lease, authenticate_snapshot, check_posted, load_posted_decisions,
+    read_run,
 };
 
 /// The journal of one run, with its write queue if there is a store.
@@ -115,11 +116,12 @@ impl RunJournal {
     /// Opens the journal of a paused run that the caller holds. Fails if the store has records that the value
     /// lacks: then the run has continued elsewhere and the value is stale.
     pub(crate) async fn resume(
-        record: RunRecord,
+        run: &Run,
+        mut records: JournalRecords,
+        usage: Usage,
         store: Option<Arc<dyn Store>>,
         terms: LeaseTerms,
     ) -> Result<Self, RunError> {
-        let RunRecord { run, mut records, usage } = record;
         let clock = RunClock::start();
         let Some(store) = store else {
             let written = JournalState { records, usage, ..JournalState::default() };
@@ -204,7 +206,10 @@ impl RunJournal {
             release_on_error(&*store, &acquired, appended).await?;
         }
         let owned = OwnedRun::new(store, acquired, clock, terms, records.len() as u64, chain);
-        let written = JournalState { records, usage, ..JournalState::default() };
+        // Another store may lack the segments; it refuses the next one then, and the schedule starts anew.
+        let position = records.snapshot_outline().map(|outline| outline.position().clone());
+        let snapshot_schedule = SnapshotSchedule::after_open(position);
+        let written = JournalState { records, snapshot_schedule, usage };
         Ok(Self::from_parts(Some(owned), clock, written))
     }
 
@@ -217,9 +222,10 @@ impl RunJournal {
         let owner = LeaseOwner::for_new_driver().to_string();
         let acquired = terms.acquire(&*store, run, &owner).await?;
         let clock = RunClock::start();
-        let OpenedRun { replay, records, chain, snapshot_record_count: covered, forged_snapshot } =
+        let OpenedRun { replay, records, chain, forged_snapshot } =
             release_on_error(&*store, &acquired, read_run(&*store, run).await).await?;
-        let snapshots = SnapshotSchedule::after_open(&replay, covered);
+        let position = records.snapshot_outline().map(|outline| outline.position().clone());
+        let snapshots = SnapshotSchedule::after_open(position);
         let mut owned = OwnedRun::new(store, acquired, clock, terms, records.len() as u64, chain);
         let last_record_at = records.later_records().last().map(|record| record.at);
         owned.previous_driver_seen = owned.previous_driver_seen.max(last_record_at);
@@ -258,7 +264,9 @@ impl RunJournal {
         match is_observed || is_due {
             true => {
                 let records = &lock_unpoisoned(&self.state).records;
-                LiveEvents::resume(records.snapshot_base(), records.later_records(), announced_up_to)
+                // A driver has loaded the run that its snapshot has.
+                let base = records.load_snapshot_base().and_then(Result::ok);
+                LiveEvents::resume(base, records.later_records(), announced_up_to)
             }
             false => Default::default(),
         }
@@ -382,7 +390,7 @@ impl RunJournal {
     }
 
     /// Marks a turn boundary. Returns a snapshot to save if one is due.
-    pub(crate) fn mark_turn_boundary(&self) -> Option<StoredSnapshot> {
+    pub(crate) fn mark_turn_boundary(&self) -> Option<(StoredSnapshot, SnapshotSegments)> {
         let queue = &self.owned.as_ref()?.queue;
         let every = queue.target().store.snapshot_interval()?;
         let mut written = lock_unpoisoned(&self.state);
@@ -392,22 +400,23 @@ impl RunJournal {
     }
 
     /// Returns a snapshot to save before the driver leaves an open run, if it is worthwhile.
-    fn snapshot_before_leaving(&self, status: RunStatus) -> Option<StoredSnapshot> {
+    fn snapshot_before_leaving(&self, status: RunStatus) -> Option<(StoredSnapshot, SnapshotSegments)> {
         let every = self.store_and_lease()?.0.snapshot_interval()?;
         let mut written = lock_unpoisoned(&self.state);
         let JournalState { records, snapshot_schedule: snapshots, .. } = &mut *written;
         let goes_on = matches!(status, RunStatus::Running | RunStatus::Paused);
-        if goes_on && snapshots.is_worthwhile(every) { snapshots.build_snapshot(records) } else { None }
+        if goes_on && snapshots.is_due(every) { snapshots.build_snapshot(records) } else { None }
     }
 
     /// Saves a snapshot. A failure is only logged, because the journal has the same information.
-    pub(crate) async fn save_snapshot(&self, snapshot: StoredSnapshot) {
+    pub(crate) async fn save_snapshot(&self, (snapshot, segments): (StoredSnapshot, SnapshotSegments)) {
         if let Some((store, lease)) = self.store_and_lease()
             && let snapshot =
                 authenticate_snapshot(store.mac_keys().map(|keys| &**keys), &lease.run, snapshot)
-            && let Err(error) = store.save_snapshot(lease, snapshot).await
+            && let Err(error) = store.save_snapshot(lease, snapshot, segments).await
         {
             tracing::debug!(run = %lease.run, %error, "a snapshot could not be kept");
+            lock_unpoisoned(&self.state).snapshot_schedule.restart_segments();
         }
     }
 

@@ -1,52 +1,62 @@
 //! The schedule of snapshots of a run.
 //!
 //! Invariant: a snapshot is built from journal records, never from the run in memory, so it contains no
-//! secrets. Its cost grows with the run, so the next one is due when the run has doubled; a run that is left
-//! open gets one earlier.
+//! secrets. Each one writes a small head and the growth since the one before it, so it costs as much as the records that
+//! it covers anew, however long the run is.
 
-use windlass_core::{canonical::Digest, run::ReplayedRun};
+use windlass_core::{
+    canonical::Digest,
+    run::{EncodedSnapshot, ReplayedRun, SnapshotPosition},
+};
 
 use crate::run::JournalRecords;
-use crate::store::StoredSnapshot;
+use crate::store::{SnapshotSegments, StoredSnapshot};
 
 /// The schedule of a run's snapshots.
 #[derive(Default)]
 pub(crate) struct SnapshotSchedule {
     /// Replayed run from which the next snapshot is built.
     base: Option<Box<ReplayedRun>>,
-    /// Number of records that the last snapshot covers.
-    covered_records: u64,
+    /// Position of the last snapshot, whose segments the store has.
+    position: Option<SnapshotPosition>,
     /// Number of records at the last turn boundary, and the hash of the last one.
     last_turn_boundary: Option<(u64, Digest)>,
 }
 
 impl SnapshotSchedule {
-    /// Creates the schedule of an opened run, whose snapshot covers `covered` records.
-    pub(crate) fn after_open(opened: &ReplayedRun, covered: u64) -> Self {
-        // Without one there are all records to make the next from.
-        let reached = (covered > 0).then(|| Box::new(opened.clone()));
-        Self { base: reached, covered_records: covered, last_turn_boundary: None }
+    /// Creates the schedule of an opened run. The position is that of the snapshot that the store has of it, if that is
+    /// in use.
+    pub(crate) fn after_open(position: Option<SnapshotPosition>) -> Self {
+        Self { position, ..Self::default() }
     }
 
     pub(crate) fn mark_turn_boundary(&mut self, records: u64, head: Digest) {
         self.last_turn_boundary = Some((records, head));
     }
 
-    /// Returns true if a snapshot is due while the run continues.
+    /// Returns true if a snapshot is due.
     pub(crate) fn is_due(&self, every: u64) -> bool {
-        self.uncovered_records() >= every.max(self.covered_records).max(1)
+        let covered = self.position.as_ref().map_or(0, SnapshotPosition::next_seq);
+        let uncovered = self.last_turn_boundary.map_or(0, |(records, _)| records.saturating_sub(covered));
+        uncovered >= every.max(1)
     }
 
-    /// Returns true if a snapshot is worthwhile before the driver leaves the run.
-    pub(crate) fn is_worthwhile(&self, every: u64) -> bool {
-        self.uncovered_records() >= every.max(1)
+    /// Forgets the segments of earlier snapshots: the store may lack them. The next snapshot writes everything.
+    pub(crate) fn restart_segments(&mut self) {
+        self.position = None;
     }
 
     /// Builds a snapshot of the records up to the last turn boundary.
-    pub(crate) fn build_snapshot(&mut self, records: &JournalRecords) -> Option<StoredSnapshot> {
-        let (until, head) = self.last_turn_boundary?;
+    pub(crate) fn build_snapshot(
+        &mut self,
+        records: &JournalRecords,
+    ) -> Option<(StoredSnapshot, SnapshotSegments)> {
+        let (until, head_hash) = self.last_turn_boundary?;
         let earlier = records.len() - records.later_records().len();
-        let mut replay = self.base.take();
+        let mut replay = match self.base.take() {
+            Some(base) => Some(base),
+            None => records.load_snapshot_base().transpose().ok()?.map(|base| Box::new(base.clone())),
+        };
         let from = replay.as_ref().map_or(0, |replay| replay.next_seq as usize);
         let until_later = usize::try_from(until).ok()?.checked_sub(earlier)?;
         let new = records.later_records().get(from.checked_sub(earlier)?..until_later)?;
@@ -56,14 +66,12 @@ impl SnapshotSchedule {
                 None => replay = Some(Box::new(ReplayedRun::from_first_record(record).ok()?)),
             }
         }
-        let body = replay.as_ref()?.to_snapshot()?;
+        let EncodedSnapshot { head, segment, position } =
+            replay.as_ref()?.to_snapshot(self.position.as_ref())?;
         self.base = replay;
-        self.covered_records = until;
-        Some(StoredSnapshot { record_count: until, head_hash: head, body })
-    }
-
-    /// Returns the number of records after the last snapshot.
-    fn uncovered_records(&self) -> u64 {
-        self.last_turn_boundary.map_or(0, |(records, _)| records.saturating_sub(self.covered_records))
+        let first = position.segment_count() - 1;
+        self.position = Some(position);
+        let snapshot = StoredSnapshot { record_count: until, head_hash, body: head };
+        Some((snapshot, SnapshotSegments { first, bodies: vec![segment] }))
     }
 }

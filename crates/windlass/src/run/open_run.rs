@@ -81,9 +81,8 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
             (journal, Run::start(started), KeptResults::default(), true)
         }
         RunSource::Paused(paused) => {
-            let (record, kept) = paused.into_parts();
-            let run = record.run.clone();
-            let journal = RunJournal::resume(record, config.store.clone(), terms).await?;
+            let (run, records, usage, kept) = paused.into_parts()?;
+            let journal = RunJournal::resume(&run, records, usage, config.store.clone(), terms).await?;
             (journal, run, kept, false)
         }
         RunSource::Stored(run) => {

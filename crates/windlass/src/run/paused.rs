@@ -15,14 +15,15 @@ use windlass_core::{
         DecisionRecorded, DecisionRevoked, InputAdded, JournalEntry, JournalRecord, append_sealed_outputs,
         append_text_mac, decode_journal, open_sealed_outputs, verify_text_mac,
     },
-    run::{CallReceipt, ReplayedRun, Run},
+    run::{CallReceipt, ReplayedRun, Run, RunOutline},
+    usage::Usage,
 };
 
 use super::{IntoInput, JournalRecords, RunRecord};
 use crate::error::{DecisionError, RestoreError, StoreError};
 use crate::redaction::redact_like;
 use crate::session::Session;
-use crate::store::{ApproverPolicy, ApproverSigner, PostedDecision, Store, TakenDecision};
+use crate::store::{ApproverPolicy, ApproverSigner, OpenRunError, PostedDecision, Store, TakenDecision};
 use crate::tool::canonicalize_arguments;
 
 /// A run that waits for a person.
@@ -120,7 +121,7 @@ impl PausedRun {
     pub fn from_text_with_keys(text: &str, keys: impl Into<Arc<MacKeyring>>) -> Result<Self, RestoreError> {
         let keys = keys.into();
         let mut paused = Self::from_text(text)?;
-        let (run, count) = (paused.record.run.id(), paused.record.records.len() as u64);
+        let (run, count) = (paused.record.outline().id(), paused.record.records.len() as u64);
         paused.text_authenticity = Some(match verify_text_mac(text, run, count, &keys) {
             Ok(key) => TextAuthenticity::Verified { key },
             Err(MacError::Missing) => TextAuthenticity::NoMac,
@@ -146,7 +147,13 @@ impl PausedRun {
     /// Creates a paused run from a replayed run and its records.
     pub(crate) fn from_parts(replay: ReplayedRun, records: JournalRecords) -> Self {
         let kept = KeptResults { receipts: replay.receipts, ..KeptResults::default() };
-        Self::new(RunRecord { run: replay.run, records, usage: replay.usage }, kept)
+        Self::new(RunRecord { run: replay.run.into(), records, usage: replay.usage }, kept)
+    }
+
+    /// Creates a paused run from a run without its past, and its records.
+    pub(crate) fn from_outline(outline: RunOutline, records: JournalRecords) -> Self {
+        let usage = outline.replay().usage;
+        Self::new(RunRecord { run: outline.into(), records, usage }, KeptResults::default())
     }
 
     /// Encodes the run as text, for another process that resumes it.
@@ -160,7 +167,7 @@ impl PausedRun {
         let mut text = self.record.to_text();
         append_sealed_outputs(&mut text, &self.kept.withheld);
         if let Some(keys) = &self.kept.mac_keys {
-            append_text_mac(&mut text, self.record.run.id(), self.record.records.len() as u64, keys);
+            append_text_mac(&mut text, self.record.outline().id(), self.record.records.len() as u64, keys);
         }
         text
     }
@@ -173,7 +180,7 @@ impl PausedRun {
     /// Returns the pending calls, including those of nested agents. A run that was loaded from a store also says which
     /// decisions are posted about them.
     pub fn pending_calls(&self) -> Vec<PendingCall> {
-        let mut pending = self.record.run.pending_calls();
+        let mut pending = self.record.outline().pending_calls();
         for posted in &self.posted {
             let is_it = |one: &&mut PendingCall| one.path == posted.path && one.attempt == posted.attempt;
             if let Some(pending) = pending.iter_mut().find(is_it) {
@@ -194,7 +201,7 @@ impl PausedRun {
 
     /// Returns a call whose decision is recorded, not taken, and can be corrected.
     pub fn correctable_call(&self, path: &CallPath) -> Option<CorrectableCall> {
-        let run = self.record.run.at_path(path.parent_calls())?;
+        let run = self.record.outline().at_path(path.parent_calls())?;
         let mut correctable = run.correctable_call(path.call())?;
         correctable.pending.path = path.clone();
         Some(correctable)
@@ -203,26 +210,31 @@ impl PausedRun {
     /// Returns the last recorded decision about a call that cannot be corrected any more.
     pub fn taken_decision(&self, path: &CallPath) -> Option<TakenDecision> {
         let is_open = self.correctable_call(path).is_some()
-            || self.record.run.pending_calls().iter().any(|pending| pending.path == *path);
-        let made = self.record.journal().iter().rev().find_map(|record| match &record.entry {
-            JournalEntry::DecisionRecorded(made)
-                if made.call == *path.call() && record.path == path.parent_calls() =>
-            {
-                Some(made)
-            }
-            _ => None,
-        });
-        made.filter(|_| !is_open).map(|made| TakenDecision {
-            call: path.clone(),
-            decision: made.decision.clone(),
-            decided_by: made.decided_by.clone(),
-        })
+            || self.record.outline().pending_calls().iter().any(|pending| pending.path == *path);
+        if is_open {
+            return None;
+        }
+        let find_decision = |records: &[JournalRecord]| {
+            records.iter().rev().find_map(|record| match &record.entry {
+                JournalEntry::DecisionRecorded(made)
+                    if made.call == *path.call() && record.path == path.parent_calls() =>
+                {
+                    Some(TakenDecision {
+                        call: path.clone(),
+                        decision: made.decision.clone(),
+                        decided_by: made.decided_by.clone(),
+                    })
+                }
+                _ => None,
+            })
+        };
+        find_decision(self.record.records.later_records()).or_else(|| find_decision(self.record.journal()))
     }
 
     /// Returns the decisions that apply to later calls too, including those of nested agents.
     pub fn standing_decisions(&self) -> Vec<StandingDecision> {
         let mut found = Vec::new();
-        collect_standing(&self.record.run, &mut Vec::new(), &mut found);
+        collect_standing(self.record.outline(), &mut Vec::new(), &mut found);
         found
     }
 
@@ -414,7 +426,7 @@ impl PausedRun {
 
     /// Returns the digest of the call as it was shown to the approver; the decision is bound to it.
     fn pending_digest(&self, path: &CallPath) -> Result<Digest, DecisionError> {
-        let mut run = &self.record.run;
+        let mut run = self.record.outline();
         for call in path.parent_calls() {
             run = run.nested_run(call).ok_or_else(|| DecisionError::NotPending(path.clone()))?;
         }
@@ -424,7 +436,7 @@ impl PausedRun {
     fn push_entry(&mut self, path: Vec<CallId>, entry: JournalEntry) -> Result<(), DecisionError> {
         let attempt = match &entry {
             JournalEntry::DecisionRecorded(decided) => {
-                let run = self.record.run.at_path(&path);
+                let run = self.record.outline().at_path(&path);
                 run.and_then(|run| run.untaken_hold(&decided.call)).map_or(0, |hold| hold.attempt)
             }
             _ => 0,
@@ -445,7 +457,7 @@ impl PausedRun {
         else {
             return entry;
         };
-        let (run, path) = (self.record.run.id(), CallPath::new(path, decided.call.clone()));
+        let (run, path) = (self.record.outline().id(), CallPath::new(path, decided.call.clone()));
         let signed = SignedDecision { run, path: &path, attempt, decision: &decided };
         decided.signature = Some(Box::new(signer.sign(&signed)));
         JournalEntry::DecisionRecorded(decided)
@@ -462,7 +474,7 @@ impl PausedRun {
         else {
             return Ok(());
         };
-        let (run, path) = (self.record.run.id(), CallPath::new(path, decision.call.clone()));
+        let (run, path) = (self.record.outline().id(), CallPath::new(path, decision.call.clone()));
         Ok(approvers.verify(&SignedDecision { run, path: &path, attempt, decision })?)
     }
 
@@ -480,7 +492,8 @@ impl PausedRun {
 
     /// Returns the arguments of a call as the journal has them: with a placeholder for each secret.
     pub(crate) fn recorded_arguments(&self, path: &[CallId], call: &CallId) -> Option<String> {
-        let records = self.record.journal().iter().rev().filter(|record| record.path == path);
+        // A call that waits is of a turn after the snapshot.
+        let records = self.record.records.later_records().iter().rev().filter(|record| record.path == path);
         let mut items = records.flat_map(|record| match &record.entry {
             JournalEntry::ModelResponded(answered) => answered.items.as_slice(),
             _ => &[],
@@ -493,16 +506,21 @@ impl PausedRun {
 
     /// Adds the withheld outputs that the store has of this run.
     pub(crate) async fn with_stored_withheld(mut self, store: &dyn Store) -> Result<Self, StoreError> {
-        for call in self.record.run.withheld_calls() {
-            if let Some(output) = store.load_withheld_output(self.record.run.id(), &call).await? {
+        for call in self.record.outline().withheld_calls() {
+            if let Some(output) = store.load_withheld_output(self.record.outline().id(), &call).await? {
                 self.kept.withheld.insert(call, output);
             }
         }
         Ok(self)
     }
 
-    pub(crate) fn into_parts(self) -> (RunRecord, KeptResults) {
-        (self.record, self.kept)
+    /// Returns the whole run, its records, its usage, and the results that are kept beside them.
+    pub(crate) fn into_parts(self) -> Result<(Run, JournalRecords, Usage, KeptResults), OpenRunError> {
+        let (RunRecord { run, records, usage }, mut kept) = (self.record, self.kept);
+        let whole = run.into_whole(&records)?;
+        let later = std::mem::replace(&mut kept.receipts, whole.receipts);
+        kept.receipts.extend(later);
+        Ok((whole.run, records, usage, kept))
     }
 }
 

@@ -1,26 +1,21 @@
 //! The journal of a run as a value. Records that a snapshot covers stay in the store and are read when they are first
 //! needed.
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use windlass_core::{
     authenticity::MacKeyring,
-    canonical::Digest,
     id::RunId,
     item::Item,
     journal::{
         HashChain, JournalEntry, JournalLine, JournalRecord, authenticate_records, encode_text,
         resolve_history,
     },
-    run::ReplayedRun,
+    run::{ReplayedRun, RunOutline},
 };
 
-use crate::error::{StoreError, StoreErrorKind};
-use crate::store::{JournalReader, OpenRunError};
-
-/// Number of lines that are read at a time.
-const PAGE_LINES: u32 = 1024;
+use super::snapshot_records::SnapshotRecords;
+use crate::store::OpenRunError;
 
 /// All records of a run.
 #[derive(Clone, Debug, Default)]
@@ -33,36 +28,6 @@ pub(crate) struct JournalRecords {
     all_records: OnceLock<Vec<JournalRecord>>,
 }
 
-/// The records that a snapshot covers.
-#[derive(Clone)]
-struct SnapshotRecords {
-    run: RunId,
-    count: u64,
-    /// Hash of the last of them.
-    head: Digest,
-    /// The run after the last of them.
-    base: Arc<ReplayedRun>,
-    source: RecordSource,
-}
-
-/// The place of records that are not decoded.
-#[derive(Clone)]
-enum RecordSource {
-    /// In memory, for stores that cannot be read later. The hash chain was verified.
-    Lines(Vec<JournalLine>),
-    /// In the store.
-    Store(Arc<dyn JournalReader>),
-}
-
-impl fmt::Debug for SnapshotRecords {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SnapshotRecords")
-            .field("run", &self.run)
-            .field("count", &self.count)
-            .finish_non_exhaustive()
-    }
-}
-
 impl From<Vec<JournalRecord>> for JournalRecords {
     fn from(records: Vec<JournalRecord>) -> Self {
         Self { later_records: records, ..Self::default() }
@@ -70,33 +35,8 @@ impl From<Vec<JournalRecord>> for JournalRecords {
 }
 
 impl JournalRecords {
-    /// Creates the records from the lines that a snapshot covers, the run after them, and the records after them.
-    pub(crate) fn from_lines(
-        run: RunId,
-        base: Option<Arc<ReplayedRun>>,
-        earlier: Vec<JournalLine>,
-        later: Vec<JournalRecord>,
-    ) -> Self {
-        let snapshot = earlier.last().map(|last| last.hash).zip(base).map(|(head, base)| SnapshotRecords {
-            run,
-            count: earlier.len() as u64,
-            head,
-            base,
-            source: RecordSource::Lines(earlier),
-        });
-        Self { snapshot, later_records: later, all_records: OnceLock::new() }
-    }
-
-    /// Creates the records of a run that was opened from a snapshot of the first `count` records. Those are read from
-    /// the store when they are needed.
-    pub(crate) fn from_store(
-        run: RunId,
-        base: Arc<ReplayedRun>,
-        (count, head): (u64, Digest),
-        reader: Arc<dyn JournalReader>,
-        later: Vec<JournalRecord>,
-    ) -> Self {
-        let snapshot = Some(SnapshotRecords { run, count, head, base, source: RecordSource::Store(reader) });
+    /// Creates the records of a run that was opened from a snapshot, if there is one, and has these records after it.
+    pub(crate) fn after_snapshot(snapshot: Option<SnapshotRecords>, later: Vec<JournalRecord>) -> Self {
         Self { snapshot, later_records: later, all_records: OnceLock::new() }
     }
 
@@ -106,17 +46,24 @@ impl JournalRecords {
 
     /// Returns the number of records that the snapshot covers.
     pub(crate) fn snapshot_len(&self) -> u64 {
-        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.count)
+        self.snapshot.as_ref().map_or(0, SnapshotRecords::count)
     }
 
-    /// Returns the run as the snapshot has it, if the run was opened from one.
-    pub(crate) fn snapshot_base(&self) -> Option<&ReplayedRun> {
-        self.snapshot.as_ref().map(|snapshot| &*snapshot.base)
+    /// Returns the whole run as the snapshot has it, if the run was opened from one. The first call may read it.
+    pub(crate) fn load_snapshot_base(&self) -> Option<Result<&ReplayedRun, OpenRunError>> {
+        self.snapshot.as_ref().map(SnapshotRecords::load_whole)
+    }
+
+    /// Returns the run as the snapshot has it, without its past, if the run was opened from one.
+    pub(crate) fn snapshot_outline(&self) -> Option<&RunOutline> {
+        self.snapshot.as_ref().map(SnapshotRecords::outline)
     }
 
     /// Returns the hash chain after the snapshot.
     pub(crate) fn chain_after_snapshot(&self) -> HashChain {
-        self.snapshot.as_ref().map_or_else(HashChain::default, |snapshot| HashChain::from_head(snapshot.head))
+        self.snapshot
+            .as_ref()
+            .map_or_else(HashChain::default, |snapshot| HashChain::from_head(snapshot.head()))
     }
 
     pub(crate) fn push(&mut self, record: JournalRecord) {
@@ -137,31 +84,38 @@ impl JournalRecords {
         }
         let mut all = Vec::with_capacity(self.len());
         snapshot.read_records(|record, _| all.push(record))?;
-        let history = self.history().to_vec();
-        resolve_history(&mut all, history)
-            .map_err(|source| OpenRunError::Replay { run: snapshot.run.clone(), source })?;
+        if all.first().is_some_and(refers_to_session) {
+            let run = snapshot.outline().replay().run.id();
+            resolve_history(&mut all, self.referenced_history()?.to_vec())
+                .map_err(|source| OpenRunError::Replay { run: run.clone(), source })?;
+        }
         all.extend(self.later_records.iter().cloned());
         Ok(self.all_records.get_or_init(|| all))
     }
 
     /// Returns the items of the session that the run refers to; none if it refers to none.
-    fn history(&self) -> &[Arc<Item>] {
+    fn referenced_history(&self) -> Result<&[Arc<Item>], OpenRunError> {
         let start = match (&self.snapshot, self.later_records.first().map(|first| &first.entry)) {
-            (Some(snapshot), _) => snapshot.base.run.referenced_history(),
+            (Some(snapshot), _) => snapshot.load_whole()?.run.referenced_history(),
             (None, Some(JournalEntry::RunStarted(started))) => Some(&started.history),
             (None, _) => None,
         };
         let referenced = start.filter(|history| history.reference().is_some());
-        referenced.and_then(|history| history.items().ok()).unwrap_or_default()
+        Ok(referenced.and_then(|history| history.items().ok()).unwrap_or_default())
     }
 
     /// Encodes all records as text, with the items of the session that the run refers to.
     pub(crate) fn to_text(&self) -> Result<String, OpenRunError> {
         let mut earlier = Vec::new();
+        let mut refers = self.later_records.first().is_some_and(refers_to_session);
         if let Some(snapshot) = &self.snapshot {
-            snapshot.read_records(|_, line| earlier.push(line))?;
+            snapshot.read_records(|record, line| {
+                refers |= refers_to_session(&record);
+                earlier.push(line);
+            })?;
         }
-        Ok(encode_text(self.history(), earlier, &self.later_records))
+        let history = if refers { self.referenced_history()? } else { &[] };
+        Ok(encode_text(history, earlier, &self.later_records))
     }
 
     /// Encodes all records as lines.
@@ -210,35 +164,8 @@ impl JournalRecords {
     }
 }
 
-impl SnapshotRecords {
-    /// Reads and verifies the records, page by page.
-    fn read_records(
-        &self,
-        mut use_record: impl FnMut(JournalRecord, JournalLine),
-    ) -> Result<(), OpenRunError> {
-        let unreadable = |source| OpenRunError::JournalFormat { run: self.run.clone(), source };
-        let mut chain = HashChain::default();
-        let mut seq = 0;
-        while seq < self.count {
-            let limit = u32::try_from(self.count - seq).unwrap_or(PAGE_LINES).min(PAGE_LINES);
-            let page = match &self.source {
-                RecordSource::Lines(lines) => lines.clone(),
-                RecordSource::Store(reader) => reader.read_lines(&self.run, seq, limit)?,
-            };
-            if page.is_empty() {
-                let message = format!("run `{}`: record {seq} is missing", self.run);
-                return Err(StoreError::with_kind(StoreErrorKind::Corrupt, message).into());
-            }
-            for line in page {
-                use_record(chain.read_record(seq, &line).map_err(unreadable)?, line);
-                seq += 1;
-            }
-        }
-        if chain.head() == self.head {
-            Ok(())
-        } else {
-            let message = format!("run `{}` is not what its snapshot was made of", self.run);
-            Err(StoreError::with_kind(StoreErrorKind::Corrupt, message).into())
-        }
-    }
+/// Returns true if this is the start of a run that refers to items of its session.
+fn refers_to_session(record: &JournalRecord) -> bool {
+    record.path.is_empty()
+        && matches!(&record.entry, JournalEntry::RunStarted(started) if started.history.reference().is_some())
 }

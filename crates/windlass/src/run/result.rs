@@ -12,7 +12,7 @@ use windlass_core::{
     usage::Usage,
 };
 
-use super::{CancelSettlement, JournalRecords, KeptResults, PausedRun, RunExit};
+use super::{CancelSettlement, JournalRecords, KeptResults, PausedRun, RecordedRun, RunExit};
 use crate::error::{FailedRun, OutputError, RunError, UnfinishedRun};
 use crate::model::ModelError;
 use crate::store::OpenRunError;
@@ -56,7 +56,7 @@ impl RunResult {
         kept: KeptResults,
         model_error: Option<ModelError>,
     ) -> Result<Self, RunError> {
-        match (exit, record.run.outcome().cloned()) {
+        match (exit, record.outline().outcome().cloned()) {
             (RunExit::Paused, _) | (RunExit::Ended, None) => Ok(Self::Paused(PausedRun::new(record, kept))),
             (RunExit::Detached, _) => Ok(Self::Detached(PausedRun::new(record, kept))),
             (RunExit::Ended, Some(RunEnd::Finished(output))) => {
@@ -123,7 +123,7 @@ impl RunResult {
 /// The record of a run: its journal and the state that results from it.
 #[derive(Clone)]
 pub struct RunRecord {
-    pub(crate) run: Run,
+    pub(crate) run: RecordedRun,
     pub(crate) records: JournalRecords,
     pub(crate) usage: Usage,
 }
@@ -142,12 +142,12 @@ impl std::fmt::Debug for RunRecord {
 impl RunRecord {
     /// Returns the id of the run.
     pub fn run_id(&self) -> &RunId {
-        self.run.id()
+        self.run.outline().id()
     }
 
     /// Returns the agent that was current last.
     pub fn last_agent(&self) -> &AgentName {
-        self.run.agent()
+        self.run.outline().agent()
     }
 
     /// Returns the usage of the run, including nested agents.
@@ -158,15 +158,16 @@ impl RunRecord {
     /// Returns the items that the run produced, in order. For an open turn these are the calls and the outputs
     /// so far.
     pub fn run_items(&self) -> Vec<RunItem> {
-        let mut items = self.run.items().to_vec();
-        items.extend(self.run.open_turn_items());
+        let run = self.state();
+        let mut items = run.items().to_vec();
+        items.extend(run.open_turn_items());
         items
     }
 
     /// Returns the conversation as the next model request would contain it. It is valid for a provider unless a
     /// turn is open.
     pub fn history(&self) -> &[Arc<Item>] {
-        self.run.history()
+        self.state().history()
     }
 
     /// Returns the journal. Of a run that was opened from a snapshot, the first call reads the records before the
@@ -198,9 +199,31 @@ impl RunRecord {
         })
     }
 
-    /// Returns the state that the journal replays to.
+    /// Returns the state that the journal replays to. Of a run that was opened from a snapshot, the first call reads the
+    /// conversation before the snapshot from the store, blocking the thread; if it cannot be read, the state without it is
+    /// returned, and [`RunRecord::read_state`] returns the error.
     pub fn state(&self) -> &Run {
-        &self.run
+        self.read_state().unwrap_or_else(|error| {
+            tracing::error!(run = %self.run_id(), %error, "the conversation before a snapshot cannot be read");
+            self.run.outline()
+        })
+    }
+
+    /// Returns the state, as [`RunRecord::state`] does, or the error that prevents reading all of it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if neither the segments of the snapshot that the run was opened from nor the records before it
+    /// can be read.
+    pub fn read_state(&self) -> Result<&Run, OpenRunError> {
+        self.run.load_whole(&self.records)
+    }
+
+    /// Returns the state without reading anything: its open calls, decisions, agent, session, usage and outcome are those
+    /// of [`RunRecord::state`]. Of a run that was opened from a snapshot it lacks what lies before the snapshot: history,
+    /// items, input and settled calls.
+    pub fn outline(&self) -> &Run {
+        self.run.outline()
     }
 
     /// Returns the calls of this run, without those of nested agents, that required approval, in order.

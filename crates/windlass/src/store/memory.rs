@@ -17,8 +17,8 @@ use super::memory_queue::MemoryQueue;
 use super::query::{StartSession, end_of_run, session_of_first_line};
 use super::{
     ApproverPolicy, DerivedWrites, Durability, HISTORY_ARTEFACT, JournalReader, Lease, LeaseClaim,
-    PostedDecision, ReceiptClaim, ReceiptKey, ReceiptWrite, RunQuery, RunStatus, Store, StoreFuture,
-    StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
+    PostedDecision, ReceiptClaim, ReceiptKey, ReceiptWrite, RunQuery, RunStatus, SnapshotSegments, Store,
+    StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::error::{StoreError, StoreErrorKind};
 use crate::session::log::SessionLogs;
@@ -69,6 +69,7 @@ pub(super) struct MemoryRun {
     /// Epochs in which decisions were taken.
     taken: BTreeMap<(CallPath, u32), u64>,
     snapshot: Option<StoredSnapshot>,
+    segments: Vec<String>,
     created_at: Timestamp,
     pub(super) updated_at: Timestamp,
 }
@@ -185,6 +186,7 @@ impl MemoryState {
             inbox: Vec::new(),
             taken: BTreeMap::new(),
             snapshot: None,
+            segments: Vec::new(),
             created_at: claim.now,
             updated_at: claim.now,
         };
@@ -235,6 +237,12 @@ impl MemoryState {
         }
     }
 
+    /// Returns the first segments of a run's snapshot.
+    fn first_segments(&self, run: &RunId, count: u64) -> Vec<String> {
+        let Some(run) = self.runs.get(run) else { return Vec::new() };
+        run.segments.iter().take(usize::try_from(count).unwrap_or(usize::MAX)).cloned().collect()
+    }
+
     /// Checks that the driver of a run still holds its session, before it appends.
     fn check_holder(&mut self, session: &SessionId, lease: &Lease) -> Result<(), StoreError> {
         match self.find_holder(session) {
@@ -255,6 +263,20 @@ impl JournalReader for MemoryReader {
     fn read_lines(&self, run: &RunId, from: u64, limit: u32) -> Result<Vec<JournalLine>, StoreError> {
         let kept = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(kept.page_of_lines(run, from, limit))
+    }
+
+    fn read_segments(&self, run: &RunId, count: u64) -> Result<Vec<String>, StoreError> {
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner).first_segments(run, count))
+    }
+
+    fn read_history(&self, reference: &HistoryReference) -> Result<Option<Vec<Arc<Item>>>, StoreError> {
+        let kept = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(kept.sessions.load_history(reference))
+    }
+
+    fn read_artefact(&self, run: &RunId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let kept = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(kept.artefacts.get(&(run.clone(), name.to_owned())).cloned())
     }
 }
 
@@ -415,11 +437,28 @@ impl Store for MemoryStore {
         })
     }
 
-    fn save_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: StoredSnapshot) -> StoreFuture<'a, ()> {
+    fn save_snapshot<'a>(
+        &'a self,
+        lease: &'a Lease,
+        snapshot: StoredSnapshot,
+        segments: SnapshotSegments,
+    ) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
-            kept.owned_run_mut(lease)?.snapshot = Some(snapshot);
+            let run = kept.owned_run_mut(lease)?;
+            let SnapshotSegments { first, bodies } = segments;
+            let first = usize::try_from(first).unwrap_or(usize::MAX);
+            if first > run.segments.len() {
+                return Err(StoreError::missing_segments(&lease.run, run.segments.len() as u64));
+            }
+            run.segments.truncate(first);
+            run.segments.extend(bodies);
+            run.snapshot = Some(snapshot);
             Ok(())
         })
+    }
+
+    fn load_snapshot_segments<'a>(&'a self, run: &'a RunId, count: u64) -> StoreFuture<'a, Vec<String>> {
+        self.ready_result(|kept| Ok(kept.first_segments(run, count)))
     }
 
     fn load_snapshot<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredSnapshot>> {

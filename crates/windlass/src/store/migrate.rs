@@ -11,8 +11,8 @@ use windlass_core::{
 use super::open::{OpenRunError, load_history};
 use super::query::{StartSession, session_of_first_line};
 use super::{
-    DEFAULT_LEASE_DURATION, Durability, Lease, LeaseClaim, LeaseOwner, PostedDecision, RunQuery, Store,
-    StoredRun, list_all_runs,
+    DEFAULT_LEASE_DURATION, Durability, Lease, LeaseClaim, LeaseOwner, PostedDecision, RunQuery,
+    SnapshotSegments, Store, StoredRun, list_all_runs,
 };
 use crate::clock::RunClock;
 use crate::error::{StoreError, StoreErrorKind};
@@ -299,7 +299,8 @@ impl RunMigration<'_> {
             after = Some(last);
         }
         if let (Some(_), Some(snapshot)) = (target.snapshot_interval(), source.load_snapshot(run).await?) {
-            target.save_snapshot(to, snapshot).await?;
+            let bodies = source.load_snapshot_segments(run, u32::MAX.into()).await?;
+            target.save_snapshot(to, snapshot, SnapshotSegments { first: 0, bodies }).await?;
         }
         self.copy_position(run).await?;
         Ok(count)

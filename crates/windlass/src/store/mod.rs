@@ -294,13 +294,28 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Saves a snapshot of a run, in place of the previous one. The journal is authoritative: a store may drop
+    /// Saves a snapshot of a run, in place of the previous one, together with the segments that it adds: they replace the
+    /// segments from number `segments.first` on, and those before it stay. The journal is authoritative: a store may drop
     /// snapshots.
-    fn save_snapshot<'a>(&'a self, _lease: &'a Lease, _snapshot: StoredSnapshot) -> StoreFuture<'a, ()> {
+    ///
+    /// # Errors
+    ///
+    /// Returns an error, and changes nothing, if segments before `segments.first` are missing.
+    fn save_snapshot<'a>(
+        &'a self,
+        _lease: &'a Lease,
+        _snapshot: StoredSnapshot,
+        _segments: SnapshotSegments,
+    ) -> StoreFuture<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Loads the latest snapshot of a run, if there is one.
+    /// Loads the first `count` segments of a run's snapshot, in order; fewer if there are not so many.
+    fn load_snapshot_segments<'a>(&'a self, _run: &'a RunId, _count: u64) -> StoreFuture<'a, Vec<String>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Loads the latest snapshot of a run, without its segments, if there is one.
     fn load_snapshot<'a>(&'a self, _run: &'a RunId) -> StoreFuture<'a, Option<StoredSnapshot>> {
         Box::pin(std::future::ready(Ok(None)))
     }
@@ -435,10 +450,20 @@ pub trait Store: Send + Sync + 'static {
     ) -> StoreFuture<'a, Vec<String>>;
 }
 
-/// A blocking reader of journals. It may outlive the value of the store that it came from.
+/// A blocking reader of what opening a run from its snapshot leaves out. It may outlive the value of the store that it
+/// came from.
 pub trait JournalReader: Send + Sync + 'static {
     /// Reads at most `limit` lines of a run's journal from sequence number `from` on; empty if there are none.
     fn read_lines(&self, run: &RunId, from: u64, limit: u32) -> Result<Vec<JournalLine>, StoreError>;
+
+    /// Reads the first `count` segments of a run's snapshot: see [`Store::load_snapshot_segments`].
+    fn read_segments(&self, run: &RunId, count: u64) -> Result<Vec<String>, StoreError>;
+
+    /// Reads the items of a session that a run refers to: see [`Store::load_history`].
+    fn read_history(&self, reference: &HistoryReference) -> Result<Option<Vec<Arc<Item>>>, StoreError>;
+
+    /// Reads an artefact of a run: see [`Store::load_artefact`].
+    fn read_artefact(&self, run: &RunId, name: &str) -> Result<Option<Vec<u8>>, StoreError>;
 }
 
 /// The time by which appended lines must be durable.
@@ -450,15 +475,26 @@ pub enum Durability {
     Sync,
 }
 
-/// A snapshot: the state after the first records of a run.
+/// The segments that a snapshot adds to those of the snapshot before it. A segment has the growth of the run between two
+/// snapshots, and is written once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotSegments {
+    /// Number of the first of them, counted from 0. Those from this number on are replaced.
+    pub first: u64,
+    /// The segments: see [`windlass_core::run::EncodedSnapshot::segment`].
+    pub bodies: Vec<String>,
+}
+
+/// A snapshot: the state after the first records of a run. It is small, whatever the length of the run; what grows with
+/// the run is in segments ([`SnapshotSegments`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSnapshot {
     /// Number of records that the snapshot covers.
     pub record_count: u64,
     /// Hash of the last covered line, which identifies exactly these records.
     pub head_hash: Digest,
-    /// The encoded state: see [`windlass_core::run::ReplayedRun::to_snapshot`]. If the store has keys, a line with the MAC
-    /// is before it.
+    /// The head: see [`windlass_core::run::EncodedSnapshot::head`]. It has a digest of the segments. If the store has keys,
+    /// a line with the MAC is before it.
     pub body: String,
 }
 

@@ -9,13 +9,13 @@ use windlass_core::{
     journal::{
         HashChain, HistoryError, JournalEntry, JournalFormatError, JournalLine, JournalRecord, StartHistory,
     },
-    run::{ParsedSnapshot, ReplayError, ReplayedRun, Run},
+    run::{ParsedSegments, ReplayError, ReplayedRun, Run, RunOutline},
 };
 
 use super::authentic::{PostedDecisions, check_snapshot, load_posted_decisions};
 use super::{HISTORY_ARTEFACT, Store, StoredSnapshot};
 use crate::error::{RunError, StoreError, StoreErrorKind};
-use crate::run::{JournalRecords, PausedRun};
+use crate::run::{JournalRecords, PausedRun, RecordSource, SnapshotRecords};
 use crate::session::parse_export;
 
 /// An error that prevents opening a stored run.
@@ -56,13 +56,30 @@ impl From<OpenRunError> for RunError {
 /// Loads a stored run: its record and its pending calls, with the decisions that were posted about them. The run's driver
 /// is not affected.
 ///
-/// A long run is loaded from its snapshot, without the records before it: [`RunRecord::read_journal`] reads and verifies
-/// those.
+/// A long run is loaded from its snapshot at the same cost as a short one, if the store has a
+/// [`JournalReader`](super::JournalReader): neither the records before the snapshot nor the conversation that they led to
+/// are read. [`RunRecord::read_journal`] reads and verifies the records, and [`RunRecord::read_state`] the conversation.
 ///
 /// [`RunRecord::read_journal`]: crate::run::RunRecord::read_journal
+/// [`RunRecord::read_state`]: crate::run::RunRecord::read_state
 pub async fn load_paused(store: &dyn Store, run: &RunId) -> Result<PausedRun, OpenRunError> {
-    let OpenedRun { replay, records, .. } = read_run(store, run).await?;
-    let mut paused = PausedRun::from_parts(replay, records).with_stored_withheld(store).await?;
+    let paused = match find_snapshot(store, run).await?.into_usable() {
+        Some(UsableSnapshot { mut outline, covered, later, .. }) => {
+            // A record about the conversation, such as a compaction, needs what lies before the snapshot.
+            let fits = later.iter().all(|record| outline.apply_record(record).is_ok());
+            let records = JournalRecords::after_snapshot(Some(covered), later);
+            fits.then(|| PausedRun::from_outline(outline, records))
+        }
+        None => None,
+    };
+    let paused = match paused {
+        Some(paused) => paused,
+        None => {
+            let OpenedRun { replay, records, .. } = read_run(store, run).await?;
+            PausedRun::from_parts(replay, records)
+        }
+    };
+    let mut paused = paused.with_stored_withheld(store).await?;
     if !paused.pending_calls().is_empty() {
         paused.set_posted(load_posted_decisions(store, run).await?.authentic);
     }
@@ -71,100 +88,176 @@ pub async fn load_paused(store: &dyn Store, run: &RunId) -> Result<PausedRun, Op
     Ok(paused)
 }
 
-/// A stored run as it was read.
+/// A stored run as it was read, with its past.
 pub(crate) struct OpenedRun {
     pub(crate) replay: ReplayedRun,
     pub(crate) records: JournalRecords,
     pub(crate) chain: HashChain,
-    /// Number of records that the snapshot covers; 0 without a snapshot.
-    pub(crate) snapshot_record_count: u64,
     /// The reason why the stored snapshot was ignored, if it is not authentic.
-    pub(crate) forged_snapshot: Option<MacError>,
+    pub(crate) forged_snapshot: Option<ForgedSnapshot>,
 }
 
-/// Reads a stored run from its latest snapshot, if that is authentic and matches the journal, or else from the start. The
-/// lines that are read are verified; those before a snapshot are verified when they are read.
-pub(crate) async fn read_run(store: &dyn Store, run: &RunId) -> Result<OpenedRun, OpenRunError> {
-    let keys = store.mac_keys().map(|keys| &**keys);
+/// The reason why a snapshot is not authentic.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ForgedSnapshot {
+    /// Its head is not what a holder of a key wrote.
+    #[error(transparent)]
+    Head(#[from] MacError),
+    /// Its segments are not those that its head stands for.
+    #[error("its segments are not those that were written")]
+    Segments,
+}
+
+/// The snapshot of a stored run.
+enum FoundSnapshot {
+    /// There is none, or it is not of this run, version or journal.
+    Unusable,
+    /// It is not authentic.
+    Forged(MacError),
+    /// It can be used.
+    Usable(Box<UsableSnapshot>),
+}
+
+/// A snapshot that is authentic and matches the journal.
+struct UsableSnapshot {
+    /// The run as of the snapshot, without its past.
+    outline: RunOutline,
+    /// The records that it covers.
+    covered: SnapshotRecords,
+    /// The records after it.
+    later: Vec<JournalRecord>,
+    /// The hash chain after the last record.
+    chain: HashChain,
+}
+
+impl FoundSnapshot {
+    fn into_usable(self) -> Option<UsableSnapshot> {
+        match self {
+            Self::Usable(found) => Some(*found),
+            Self::Unusable | Self::Forged(_) => None,
+        }
+    }
+}
+
+/// Finds the snapshot of a run, and reads the records after it. Nothing before it is read, if the store has a reader for
+/// later. The lines that are read are verified.
+async fn find_snapshot(store: &dyn Store, run: &RunId) -> Result<FoundSnapshot, OpenRunError> {
     if store.approvers().is_some() {
         // No approver signs a snapshot.
-        return read_whole_run(store, run, None).await;
+        return Ok(FoundSnapshot::Unusable);
     }
+    let keys = store.mac_keys().map(|keys| &**keys);
     // An unreadable snapshot is ignored: the journal suffices.
-    let snapshot = store.load_snapshot(run).await.ok().flatten();
-    let snapshot = match snapshot.map(|snapshot| check_snapshot(keys, run, snapshot)).transpose() {
-        Ok(snapshot) => snapshot.map(|(snapshot, _)| snapshot),
+    let Some(snapshot) = store.load_snapshot(run).await.ok().flatten() else {
+        return Ok(FoundSnapshot::Unusable);
+    };
+    let snapshot = match check_snapshot(keys, run, snapshot) {
+        Ok((snapshot, _)) => snapshot,
         Err(reason) => {
             tracing::warn!(%run, %reason, "the snapshot is forged and is ignored");
-            let opened = read_whole_run(store, run, None).await?;
-            return Ok(OpenedRun { forged_snapshot: Some(reason), ..opened });
+            return Ok(FoundSnapshot::Forged(reason));
         }
     };
-    if let (Some(snapshot), Some(reader)) = (&snapshot, store.journal_reader())
-        && let Some(last) = snapshot.record_count.checked_sub(1)
-    {
-        let lines = store.load_journal(run, last).await?;
-        let is_of_these = lines.first().is_some_and(|line| line.hash == snapshot.head_hash);
-        if is_of_these && let Some(replay) = decode_snapshot(store, run, snapshot).await? {
-            let mut chain = HashChain::from_head(snapshot.head_hash);
-            let base = Arc::new(replay.clone());
-            let later = read_records(run, &mut chain, snapshot.record_count, &lines[1..], keys)?;
-            let covered = (snapshot.record_count, snapshot.head_hash);
-            return Ok(OpenedRun {
-                replay: replay_records(run, Some(replay), &later)?,
-                records: JournalRecords::from_store(run.clone(), base, covered, reader, later),
-                chain,
-                snapshot_record_count: snapshot.record_count,
-                forged_snapshot: None,
-            });
-        }
+    let (Some(last), Some(outline)) = (snapshot.record_count.checked_sub(1), parse_outline(run, &snapshot))
+    else {
+        return Ok(FoundSnapshot::Unusable);
+    };
+    let reader = store.journal_reader();
+    let first = if reader.is_some() { last } else { 0 };
+    let mut lines = store.load_journal(run, first).await?;
+    let covered = usize::try_from(snapshot.record_count - first).unwrap_or(usize::MAX);
+    if lines.get(covered - 1).is_none_or(|line| line.hash != snapshot.head_hash) {
+        return Ok(FoundSnapshot::Unusable);
     }
-    read_whole_run(store, run, snapshot).await
+    let later = lines.split_off(covered);
+    let source = match reader {
+        Some(reader) => RecordSource::Store(reader),
+        None => {
+            let mut chain = HashChain::default();
+            for (line, seq) in lines.iter().zip(0..) {
+                chain
+                    .verify_line(seq, line)
+                    .map_err(|source| OpenRunError::JournalFormat { run: run.clone(), source })?;
+            }
+            RecordSource::Lines(Arc::new(lines))
+        }
+    };
+    let mut chain = HashChain::from_head(snapshot.head_hash);
+    let later = read_records(run, &mut chain, snapshot.record_count, &later, keys)?;
+    let covered = SnapshotRecords::new(snapshot.head_hash, outline.clone(), source);
+    Ok(FoundSnapshot::Usable(Box::new(UsableSnapshot { outline, covered, later, chain })))
+}
+
+/// Parses the head of a snapshot. Returns `None` if it is not one of this run.
+fn parse_outline(run: &RunId, snapshot: &StoredSnapshot) -> Option<RunOutline> {
+    let outline = RunOutline::parse(&snapshot.body)?;
+    let replay = outline.replay();
+    (replay.next_seq == snapshot.record_count && replay.run.id() == run).then_some(outline)
+}
+
+/// Reads a stored run with its past from its latest snapshot, if that is authentic and matches the journal, or else from
+/// the start.
+pub(crate) async fn read_run(store: &dyn Store, run: &RunId) -> Result<OpenedRun, OpenRunError> {
+    let forged = match find_snapshot(store, run).await? {
+        FoundSnapshot::Unusable => None,
+        FoundSnapshot::Forged(reason) => Some(reason.into()),
+        FoundSnapshot::Usable(found) => {
+            let UsableSnapshot { outline, covered, later, chain } = *found;
+            match load_past(store, run, &outline).await? {
+                Some(base) => {
+                    return Ok(OpenedRun {
+                        replay: replay_records(run, Some(base.clone()), &later)?,
+                        records: JournalRecords::after_snapshot(Some(covered.with_whole(base)), later),
+                        chain,
+                        forged_snapshot: None,
+                    });
+                }
+                None => {
+                    tracing::warn!(%run, "the segments of the snapshot are not its own and are ignored");
+                    Some(ForgedSnapshot::Segments)
+                }
+            }
+        }
+    };
+    Ok(OpenedRun { forged_snapshot: forged, ..read_whole_run(store, run).await? })
+}
+
+/// Loads the segments of a snapshot and returns the whole run as of the snapshot. Returns `None` if they are not its own.
+async fn load_past(
+    store: &dyn Store,
+    run: &RunId,
+    outline: &RunOutline,
+) -> Result<Option<ReplayedRun>, OpenRunError> {
+    let position = outline.position();
+    let segments = store.load_snapshot_segments(run, position.segment_count()).await.unwrap_or_default();
+    let Some(parsed) = ParsedSegments::parse(position, &segments) else { return Ok(None) };
+    let mut history = parsed.start_history().cloned().unwrap_or_default();
+    load_history(store, run, &mut history).await?;
+    let past = parsed.resolve(history.items().unwrap_or_default().to_vec());
+    Ok(past.and_then(|past| outline.complete(past)))
 }
 
 /// Reads all lines of a stored run and verifies them.
-async fn read_whole_run(
-    store: &dyn Store,
-    run: &RunId,
-    snapshot: Option<StoredSnapshot>,
-) -> Result<OpenedRun, OpenRunError> {
-    let mut lines = store.load_journal(run, 0).await?;
+async fn read_whole_run(store: &dyn Store, run: &RunId) -> Result<OpenedRun, OpenRunError> {
+    let lines = store.load_journal(run, 0).await?;
     if lines.is_empty() {
         return Err(run_not_found(run).into());
     }
-    let last = snapshot.as_ref().and_then(|snapshot| snapshot.record_count.checked_sub(1));
-    let last = last.and_then(|last| lines.get(usize::try_from(last).ok()?));
-    let snapshot = match snapshot.filter(|snapshot| last.is_some_and(|line| line.hash == snapshot.head_hash))
-    {
-        Some(snapshot) => decode_snapshot(store, run, &snapshot).await?,
-        None => None,
-    };
-    let covered = snapshot.as_ref().map_or(0, |replay| replay.next_seq);
-    let later = lines.split_off(covered as usize);
     let mut chain = HashChain::default();
-    for (seq, line) in lines.iter().enumerate() {
-        chain
-            .verify_line(seq as u64, line)
-            .map_err(|source| OpenRunError::JournalFormat { run: run.clone(), source })?;
-    }
-    let base = snapshot.clone().map(Arc::new);
     let keys = store.mac_keys().map(|keys| &**keys);
-    let mut later = read_records(run, &mut chain, covered, &later, keys)?;
-    if let (0, Some(JournalRecord { entry: JournalEntry::RunStarted(started), .. })) =
-        (covered, later.first_mut())
-    {
+    let mut records = read_records(run, &mut chain, 0, &lines, keys)?;
+    if let Some(JournalRecord { entry: JournalEntry::RunStarted(started), .. }) = records.first_mut() {
         load_history(store, run, &mut started.history).await?;
     }
     if let Some(approvers) = store.approvers() {
         approvers
-            .verify_records(run, &later)
+            .verify_records(run, &records)
             .map_err(|source| OpenRunError::JournalFormat { run: run.clone(), source })?;
     }
     Ok(OpenedRun {
-        replay: replay_records(run, snapshot, &later)?,
-        records: JournalRecords::from_lines(run.clone(), base, lines, later),
+        replay: replay_records(run, None, &records)?,
+        records: records.into(),
         chain,
-        snapshot_record_count: covered,
         forged_snapshot: None,
     })
 }
@@ -194,19 +287,6 @@ fn replay_records(
         None => Run::replay(later),
     };
     replay.map_err(|source| OpenRunError::Replay { run: run.clone(), source })
-}
-
-/// Decodes a snapshot, with the items of the session that its run refers to. Returns `None` if it is not one of this run.
-async fn decode_snapshot(
-    store: &dyn Store,
-    run: &RunId,
-    snapshot: &StoredSnapshot,
-) -> Result<Option<ReplayedRun>, OpenRunError> {
-    let Some(parsed) = ParsedSnapshot::parse(&snapshot.body) else { return Ok(None) };
-    let mut history = parsed.start_history().cloned().unwrap_or_default();
-    load_history(store, run, &mut history).await?;
-    let replay = parsed.restore(history.items().unwrap_or_default().to_vec());
-    Ok(replay.filter(|replay| replay.next_seq == snapshot.record_count && replay.run.id() == run))
 }
 
 /// Verifies the journal of a stored run: every hash matches, no line is missing before another, the records replay, and
@@ -282,13 +362,13 @@ pub async fn verify_stored_run(store: &dyn Store, run: &RunId) -> Result<StoreVe
             let covered = usize::try_from(snapshot.record_count).ok();
             let covered = covered.and_then(|count| journal.records.get(..count));
             let replayed = covered.and_then(|records| Run::replay(records).ok());
-            Some(match (ParsedSnapshot::parse(&snapshot.body), replayed) {
-                (None, _) => SnapshotVerification::Unreadable,
-                (Some(_), None) => SnapshotVerification::Different,
-                (Some(_), Some(replayed)) => match decode_snapshot(store, run, &snapshot).await? {
+            Some(match (RunOutline::parse(&snapshot.body), parse_outline(run, &snapshot), replayed) {
+                (None, ..) => SnapshotVerification::Unreadable,
+                (Some(_), Some(outline), Some(replayed)) => match load_past(store, run, &outline).await? {
                     Some(restored) if restored == replayed => SnapshotVerification::Verified(key),
                     _ => SnapshotVerification::Different,
                 },
+                (Some(_), _, _) => SnapshotVerification::Different,
             })
         }
     };

@@ -11,8 +11,8 @@ use windlass_core::{
 
 use super::{
     ApproverPolicy, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
-    ReceiptClaim, ReceiptKey, RunQuery, RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun,
-    StoredSnapshot,
+    ReceiptClaim, ReceiptKey, RunQuery, RunStatus, SnapshotSegments, Store, StoreFuture, StoredLease,
+    StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::session::SessionStore;
 
@@ -183,8 +183,18 @@ pub trait StoreWrapper: Send + Sync + 'static {
     }
 
     /// Forwards [`Store::save_snapshot`].
-    fn save_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: StoredSnapshot) -> StoreFuture<'a, ()> {
-        self.wrap_operation(move || self.inner().save_snapshot(lease, snapshot))
+    fn save_snapshot<'a>(
+        &'a self,
+        lease: &'a Lease,
+        snapshot: StoredSnapshot,
+        segments: SnapshotSegments,
+    ) -> StoreFuture<'a, ()> {
+        self.wrap_operation(move || self.inner().save_snapshot(lease, snapshot, segments))
+    }
+
+    /// Forwards [`Store::load_snapshot_segments`].
+    fn load_snapshot_segments<'a>(&'a self, run: &'a RunId, count: u64) -> StoreFuture<'a, Vec<String>> {
+        self.wrap_operation(move || self.inner().load_snapshot_segments(run, count))
     }
 
     /// Forwards [`Store::load_snapshot`].
@@ -444,8 +454,17 @@ impl<W: StoreWrapper> Store for W {
         StoreWrapper::snapshot_interval(self)
     }
 
-    fn save_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: StoredSnapshot) -> StoreFuture<'a, ()> {
-        StoreWrapper::save_snapshot(self, lease, snapshot)
+    fn save_snapshot<'a>(
+        &'a self,
+        lease: &'a Lease,
+        snapshot: StoredSnapshot,
+        segments: SnapshotSegments,
+    ) -> StoreFuture<'a, ()> {
+        StoreWrapper::save_snapshot(self, lease, snapshot, segments)
+    }
+
+    fn load_snapshot_segments<'a>(&'a self, run: &'a RunId, count: u64) -> StoreFuture<'a, Vec<String>> {
+        StoreWrapper::load_snapshot_segments(self, run, count)
     }
 
     fn load_snapshot<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredSnapshot>> {

@@ -11,7 +11,9 @@ use windlass_core::{
 
 use super::check::{StoreCheck, journal_lines, lease_claim, stored_lease};
 use crate::error::StoreErrorKind;
-use crate::store::{Durability, Lease, RunQuery, RunStatus, Store, StoredRun, StoredSnapshot};
+use crate::store::{
+    Durability, Lease, RunQuery, RunStatus, SnapshotSegments, Store, StoredRun, StoredSnapshot,
+};
 
 pub(super) async fn check_runs<S, F, Fut>(make: &F)
 where
@@ -165,17 +167,64 @@ async fn a_snapshot_is_the_last<S: Store>(check: StoreCheck, store: S) {
     };
     let none = check.expect_ok("asking before there is one", store.load_snapshot(&late.run).await);
     check.expect_equal("the snapshot", none, None);
-    check.expect_ok("a snapshot", store.save_snapshot(&late, snapshot(1)).await);
-    check.expect_ok("another", store.save_snapshot(&late, snapshot(2)).await);
+    let segments = |first: u64, bodies: &[&str]| SnapshotSegments {
+        first,
+        bodies: bodies.iter().map(|body| (*body).to_owned()).collect(),
+    };
+    check.expect_ok("a snapshot", store.save_snapshot(&late, snapshot(1), segments(0, &["a"])).await);
+    check.expect_ok("another", store.save_snapshot(&late, snapshot(2), segments(1, &["b", "c"])).await);
     let lease = check.take_over(&store, &late, "bob").await;
     // The write of the old owner may fail or be ignored, and must not affect the new owner.
-    store.save_snapshot(&late, snapshot(3)).await.ok();
+    store.save_snapshot(&late, snapshot(3), segments(0, &["late"])).await.ok();
     match check.expect_ok("asking", store.load_snapshot(&lease.run).await) {
-        Some(found) => check.expect_equal("the snapshot", found, snapshot(2)),
+        Some(found) => {
+            check.expect_equal("the snapshot", found, snapshot(2));
+            segments_are_appended(check, &store, &lease, snapshot(2)).await;
+        }
         None => check.expect_equal("whether snapshots are wanted", store.snapshot_interval(), None),
     }
     let unknown = check.expect_ok("asking of an unknown run", store.load_snapshot(&"other".into()).await);
     check.expect_equal("its snapshot", unknown, None);
+}
+
+/// Segments are added to those before them, or replace those from their number on. `snapshot` has three: a, b and c.
+async fn segments_are_appended<S: Store>(
+    check: StoreCheck,
+    store: &S,
+    lease: &Lease,
+    snapshot: StoredSnapshot,
+) {
+    let save = |first: u64, body: &str| {
+        let segments = SnapshotSegments { first, bodies: vec![body.to_owned()] };
+        store.save_snapshot(lease, snapshot.clone(), segments)
+    };
+    let expect_segments = async |count: u64, expected: &[&str]| {
+        let found = store.load_snapshot_segments(&lease.run, count).await;
+        check.expect_equal("the segments", check.expect_ok("asking for segments", found), to_texts(expected));
+    };
+    expect_segments(3, &["a", "b", "c"]).await;
+    expect_segments(2, &["a", "b"]).await;
+    expect_segments(9, &["a", "b", "c"]).await;
+    check.expect_error("a segment after a gap", save(4, "e").await, StoreErrorKind::Stale);
+    check.expect_ok("the next segment", save(3, "d").await);
+    expect_segments(9, &["a", "b", "c", "d"]).await;
+    check.expect_ok("a segment in place of others", save(1, "x").await);
+    expect_segments(9, &["a", "x"]).await;
+    if let Some(reader) = store.journal_reader() {
+        let read = check.expect_ok("reading segments", reader.read_segments(&lease.run, 1));
+        check.expect_equal("the segments", read, to_texts(&["a"]));
+    }
+    let ended = store.set_status(lease, RunStatus::Finished, Timestamp(2_000)).await;
+    check.expect_ok("the end of the run", ended);
+    if check.expect_ok("asking", store.load_snapshot(&lease.run).await).is_none() {
+        expect_segments(9, &[]).await;
+    }
+    let unknown = check.expect_ok("asking", store.load_snapshot_segments(&"other".into(), 9).await);
+    check.expect_equal("the segments of no run", unknown, Vec::new());
+}
+
+fn to_texts(bodies: &[&str]) -> Vec<String> {
+    bodies.iter().map(|body| (*body).to_owned()).collect()
 }
 
 async fn lines_leave_no_gap<S: Store>(check: StoreCheck, store: S) {

@@ -3,7 +3,9 @@
 use serde_json::json;
 use windlass::core::id::RunId;
 use windlass::model::ScriptedResponse;
-use windlass::store::{SnapshotVerification, SqliteStore, Store, StoredSnapshot, verify_stored_run};
+use windlass::store::{
+    SnapshotSegments, SnapshotVerification, SqliteStore, Store, StoredSnapshot, verify_stored_run,
+};
 
 use super::support::{Victim, acquire, is_finished, pay_response, post_approval_of};
 
@@ -29,7 +31,9 @@ pub(crate) async fn forge_snapshot(store: &SqliteStore, edit: impl Fn(StoredSnap
     let snapshot = store.load_snapshot(&run).await.expect("it can be read").expect("there is one");
     let forged = edit(snapshot);
     let lease = acquire(store, &run).await;
-    store.save_snapshot(&lease, forged).await.expect("it is written");
+    let count = store.load_snapshot_segments(&run, 1_000).await.expect("they can be read").len() as u64;
+    let kept = SnapshotSegments { first: count, bodies: Vec::new() };
+    store.save_snapshot(&lease, forged, kept).await.expect("it is written");
     store.release_lease(&lease).await.expect("it is released");
 }
 
@@ -111,6 +115,37 @@ async fn a_snapshot_of_another_run_or_position_is_discarded() {
     .await;
     let verified = verify_stored_run(&*victim.store(), &run).await.expect("the journal is intact");
     assert!(matches!(verified.snapshot, Some(SnapshotVerification::Forged(_))));
+}
+
+#[tokio::test]
+async fn a_forged_segment_is_noticed_and_the_state_rebuilt_from_the_journal() {
+    let victim = Victim::new();
+    start_long_run(&victim, victim.store()).await;
+    let (run, attacker) = (RunId::from(RUN), victim.attackers_store());
+    let snapshot = attacker.load_snapshot(&run).await.expect("it can be read").expect("there is one");
+    let good = attacker.load_snapshot_segments(&run, 1_000).await.expect("they can be read");
+    // The model would be told that everything was approved.
+    let forged: Vec<String> = good.iter().map(|segment| segment.replace("go", "approved")).collect();
+    assert_ne!(forged, good);
+    let lease = acquire(&attacker, &run).await;
+    let segments = SnapshotSegments { first: 0, bodies: forged };
+    attacker.save_snapshot(&lease, snapshot, segments).await.expect("it is written");
+    attacker.release_lease(&lease).await.expect("it is released");
+    let verified = verify_stored_run(&*victim.store(), &run).await.expect("the journal is intact");
+    assert_eq!(verified.snapshot, Some(SnapshotVerification::Different));
+    assert!(verified.has_forgery());
+    post_approval_of(&victim.store(), RUN, "c0", "ann").await;
+    let (result, warnings) = victim.recover(victim.store(), RUN, payment()).await;
+    let result = result.expect("the journal is enough");
+    assert!(result.is_paused(), "the payment waits");
+    assert!(
+        warnings.len() == 1 && warnings[0].contains("its segments are not those that were written"),
+        "{warnings:?}"
+    );
+    let input = serde_json::to_string(result.record().state().input()).expect("items can be written");
+    assert!(input.contains("\"go\""), "{input}");
+    let verified = verify_stored_run(&*victim.store(), &run).await.expect("the journal is intact");
+    assert!(matches!(verified.snapshot, Some(SnapshotVerification::Verified(Some(_)))), "it was made anew");
 }
 
 #[tokio::test]

@@ -42,8 +42,8 @@ pub use self::warnings::StoreWarning;
 use self::writer::{AckLevel, RequestSubject, SqliteWriter, WriteTx};
 use super::{
     ApproverPolicy, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
-    ReceiptClaim, ReceiptKey, RunQuery, RunStatus, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun,
-    StoredSnapshot,
+    ReceiptClaim, ReceiptKey, RunQuery, RunStatus, SnapshotSegments, Store, StoreFuture, StoredLease,
+    StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::error::StoreError;
 use crate::session::SessionStore;
@@ -53,8 +53,9 @@ const PATH_VARIABLE: &str = "WINDLASS_STORE";
 /// Path if the variable is not set.
 const DEFAULT_PATH: &str = "windlass.db";
 
-/// Default number of records between snapshots: replaying so many takes some milliseconds.
-const DEFAULT_SNAPSHOT_INTERVAL: u64 = 2048;
+/// Default number of records between snapshots. A snapshot writes only the growth of the run, so it may be frequent:
+/// whoever opens a run replays fewer records than this.
+const DEFAULT_SNAPSHOT_INTERVAL: u64 = 256;
 
 /// A store in one SQLite file. It is durable across crashes and power loss.
 ///
@@ -166,7 +167,7 @@ impl SqliteStore {
         Self::open(named.unwrap_or_else(|| OsString::from(DEFAULT_PATH)))
     }
 
-    /// Sets the number of records between snapshots, which speed up opening long runs; the default is 2,048.
+    /// Sets the number of records between snapshots, which speed up opening long runs; the default is 256.
     #[must_use]
     pub fn with_snapshot_interval(mut self, records: u64) -> Self {
         self.snapshot_interval = records;
@@ -264,12 +265,34 @@ struct FileReader {
     file: Arc<DatabaseFile>,
 }
 
-impl JournalReader for FileReader {
-    fn read_lines(&self, run: &RunId, from: u64, limit: u32) -> Result<Vec<JournalLine>, StoreError> {
+impl FileReader {
+    fn read<T>(
+        &self,
+        about: RequestSubject,
+        work: impl FnOnce(&rusqlite::Connection) -> Result<T, SqliteError>,
+    ) -> Result<T, StoreError> {
         self.file.check_in_place()?;
         let db = self.file.connect_to_read()?;
-        runs::load_journal(&db, run, from, Some(limit))
-            .map_err(|error| self.file.to_store_error_about(&RequestSubject::Run(run.clone()), error))
+        work(&db).map_err(|error| self.file.to_store_error_about(&about, error))
+    }
+}
+
+impl JournalReader for FileReader {
+    fn read_lines(&self, run: &RunId, from: u64, limit: u32) -> Result<Vec<JournalLine>, StoreError> {
+        self.read(RequestSubject::Run(run.clone()), |db| runs::load_journal(db, run, from, Some(limit)))
+    }
+
+    fn read_segments(&self, run: &RunId, count: u64) -> Result<Vec<String>, StoreError> {
+        self.read(RequestSubject::Run(run.clone()), |db| snapshots::load_segments(db, run, count))
+    }
+
+    fn read_history(&self, reference: &HistoryReference) -> Result<Option<Vec<Arc<Item>>>, StoreError> {
+        let about = RequestSubject::Session(reference.session.clone());
+        self.read(about, |db| history::load_history(db, reference))
+    }
+
+    fn read_artefact(&self, run: &RunId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.read(RequestSubject::Run(run.clone()), |db| artefacts::load_artefact(db, run, name))
     }
 }
 
@@ -457,12 +480,23 @@ impl Store for SqliteStore {
         Some(self.snapshot_interval)
     }
 
-    fn save_snapshot<'a>(&'a self, lease: &'a Lease, snapshot: StoredSnapshot) -> StoreFuture<'a, ()> {
+    fn save_snapshot<'a>(
+        &'a self,
+        lease: &'a Lease,
+        snapshot: StoredSnapshot,
+        segments: SnapshotSegments,
+    ) -> StoreFuture<'a, ()> {
         let lease = lease.clone();
         let about = RequestSubject::Run(lease.run.clone());
         self.submit_write(about, AckLevel::Committed, move |desk| {
-            snapshots::save_snapshot(desk.db, &lease, &snapshot)
+            snapshots::save_snapshot(desk.db, &lease, &snapshot, &segments)
         })
+    }
+
+    fn load_snapshot_segments<'a>(&'a self, run: &'a RunId, count: u64) -> StoreFuture<'a, Vec<String>> {
+        let run = run.clone();
+        self.readers
+            .run_read(RequestSubject::Run(run.clone()), move |db| snapshots::load_segments(db, &run, count))
     }
 
     fn load_snapshot<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredSnapshot>> {
