@@ -5,6 +5,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use support::{EchoProtocol, EchoServer, direct_client, post, post_safely, proxied_client};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use windlass_net::testing::{TestProxy, test_roots};
@@ -141,7 +143,8 @@ async fn streams_always_go_through_a_tunnel() {
             .await
             .expect("it is there");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.expect("an answer");
+        let reading = tokio::time::timeout(Duration::from_secs(60), stream.read_to_string(&mut answer)).await;
+        reading.expect("the server answers").expect("an answer");
         assert!(answer.ends_with("GET /x HTTP/1.1"), "{answer}");
         assert_eq!(proxy.requests(), [format!("CONNECT {NAME}:444 HTTP/1.1")]);
     }
