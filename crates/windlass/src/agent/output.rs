@@ -32,6 +32,16 @@ impl OutputType {
         Self { schema: shape, type_check: check_type::<T>, is_wrapped: wrapped }
     }
 
+    /// True if the output is inside an object, because its own schema is none.
+    pub(crate) fn is_wrapped(&self) -> bool {
+        self.is_wrapped
+    }
+
+    /// Returns the output inside its wrapper, if it is there.
+    pub(crate) fn unwrap_value(mut value: Value) -> Option<Value> {
+        value.get_mut(WRAPPER_FIELD).map(Value::take)
+    }
+
     /// Parses the model's final text and returns the output's own JSON text, unwrapped.
     ///
     /// # Errors
@@ -39,11 +49,8 @@ impl OutputType {
     /// Returns a description of the mismatch if the text does not match the type.
     pub(crate) fn parse_output(&self, text: &str) -> Result<String, String> {
         let own = if self.is_wrapped {
-            let mut value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-            let inner = value
-                .get_mut(WRAPPER_FIELD)
-                .map(Value::take)
-                .ok_or_else(|| format!("`{WRAPPER_FIELD}` is missing"))?;
+            let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+            let inner = Self::unwrap_value(value).ok_or_else(|| format!("`{WRAPPER_FIELD}` is missing"))?;
             inner.to_string()
         } else {
             text.to_owned()

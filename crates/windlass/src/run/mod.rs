@@ -10,6 +10,7 @@ mod input;
 mod model_request;
 mod model_retry;
 mod open_run;
+mod partial_output;
 mod paused;
 mod posted_decisions;
 mod recorded_run;
@@ -31,6 +32,7 @@ pub use config::{
 };
 pub use exit::RunExit;
 pub use input::IntoInput;
+pub use partial_output::PartialOutput;
 pub(crate) use paused::KeptResults;
 pub use paused::{PausedRun, TextAuthenticity};
 pub use result::{CancelledRun, FinishedRun, RunRecord, RunResult};
