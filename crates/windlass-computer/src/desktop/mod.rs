@@ -1,5 +1,6 @@
 //! A desktop: an existing X11 display or a virtual one.
 
+mod input_focus;
 mod keyboard;
 mod pixels;
 mod program;
@@ -357,12 +358,13 @@ impl Computer for Desktop {
 
     fn press_keys<'a>(&'a self, chord: &'a KeyChord) -> ComputerFuture<'a, ()> {
         let chord = chord.clone();
-        self.run_on_screen(move |screen| screen.with_keys_held(&chord, |_| Ok(())))
+        self.run_on_screen(move |screen| screen.press_keys(&chord))
     }
 
     fn hold_keys<'a>(&'a self, chord: &'a KeyChord, lasting: Duration) -> ComputerFuture<'a, ()> {
         async move {
-            let held = screen::HeldKeys::press(self.screen.clone(), chord)?;
+            let (screen, chord) = (self.screen.clone(), chord.clone());
+            let held = run_blocking(move || screen::HeldKeys::press(screen, &chord)).await?;
             tokio::time::sleep(lasting).await;
             drop(held);
             Ok(())

@@ -9,6 +9,7 @@ use x11rb::protocol::xproto::{self, AtomEnum, ConnectionExt as _, ImageFormat, W
 use x11rb::protocol::xtest::ConnectionExt as _;
 use x11rb::rust_connection::RustConnection;
 
+use super::input_focus::ClickedWindow;
 use super::keyboard::X11Keyboard;
 use super::pixels::{PixelImage, PointerImage};
 use crate::action::{MouseButton, ScreenPoint, ScreenRegion};
@@ -33,16 +34,34 @@ const SETTLE_INTERVAL: Duration = Duration::from_millis(100);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) struct X11Screen {
-    connection: RustConnection,
-    root: Window,
+    pub(super) connection: RustConnection,
+    pub(super) root: Window,
     size: (u32, u32),
     keyboard: Mutex<X11Keyboard>,
     has_pointer_images: bool,
     last_action_at: Mutex<Option<Instant>>,
+    /// The window of the last click, until keys are pressed.
+    pub(super) clicked_window: Mutex<Option<ClickedWindow>>,
+}
+
+/// An input event to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FakeInput {
+    kind: u8,
+    /// The keycode or the number of the button.
+    detail: u8,
+    at: ScreenPoint,
+}
+
+impl FakeInput {
+    /// Creates the event of a key or a button.
+    fn of(kind: u8, detail: u8) -> Self {
+        Self { kind, detail, at: ScreenPoint::default() }
+    }
 }
 
 /// Converts an error of the X server.
-fn x_server_error(error: impl std::fmt::Display) -> ComputerError {
+pub(super) fn x_server_error(error: impl std::fmt::Display) -> ComputerError {
     ComputerError::Failed(format!("the X server: {error}"))
 }
 
@@ -74,8 +93,8 @@ impl X11Screen {
         let keyboard = Mutex::new(X11Keyboard::read_mapping(&connection).map_err(x_server_error)?);
         let has_pointer_images =
             connection.xfixes_query_version(4, 0).ok().and_then(|asked| asked.reply().ok()).is_some();
-        let last_action_at = Mutex::default();
-        Ok(Self { connection, root, size, keyboard, has_pointer_images, last_action_at })
+        let (last_action_at, clicked_window) = (Mutex::default(), Mutex::default());
+        Ok(Self { connection, root, size, keyboard, has_pointer_images, last_action_at, clicked_window })
     }
 
     pub(super) fn size(&self) -> (u32, u32) {
@@ -198,32 +217,43 @@ impl X11Screen {
         Ok(ScreenPoint { x: whole(found.root_x), y: whole(found.root_y) })
     }
 
-    fn send_fake_input(&self, kind: u8, detail: u8, at: ScreenPoint) -> Result<(), ComputerError> {
-        let (x, y) = (at.x as i16, at.y as i16);
+    /// Sends input events together. The server handles them without a pause, however busy this process is: a pause between
+    /// the press and the release of a key would make the server repeat the key.
+    fn send_fake_inputs(&self, inputs: &[FakeInput]) -> Result<(), ComputerError> {
         *self.last_action_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        let sent = self.connection.xtest_fake_input(kind, detail, x11rb::CURRENT_TIME, self.root, x, y, 0);
-        sent.map_err(x_server_error)?.check().map_err(x_server_error)
+        let mut sent = Vec::with_capacity(inputs.len());
+        for FakeInput { kind, detail, at } in inputs {
+            let (x, y) = (at.x as i16, at.y as i16);
+            let input =
+                self.connection.xtest_fake_input(*kind, *detail, x11rb::CURRENT_TIME, self.root, x, y, 0);
+            sent.push(input.map_err(x_server_error)?);
+        }
+        // The first check writes all events that are buffered.
+        sent.into_iter().try_for_each(|input| input.check().map_err(x_server_error))
     }
 
     pub(super) fn move_to(&self, to: ScreenPoint) -> Result<(), ComputerError> {
-        self.send_fake_input(xproto::MOTION_NOTIFY_EVENT, 0, to)
+        self.send_fake_inputs(&[FakeInput { kind: xproto::MOTION_NOTIFY_EVENT, detail: 0, at: to }])
     }
 
     pub(super) fn mouse_down(&self, button: MouseButton) -> Result<(), ComputerError> {
-        self.send_fake_input(xproto::BUTTON_PRESS_EVENT, button_number(button), ScreenPoint::default())
+        self.record_clicked_window();
+        self.send_fake_inputs(&[FakeInput::of(xproto::BUTTON_PRESS_EVENT, button_number(button))])
     }
 
     pub(super) fn mouse_up(&self, button: MouseButton) -> Result<(), ComputerError> {
-        self.send_fake_input(xproto::BUTTON_RELEASE_EVENT, button_number(button), ScreenPoint::default())
+        self.send_fake_inputs(&[FakeInput::of(xproto::BUTTON_RELEASE_EVENT, button_number(button))])
     }
 
     pub(super) fn click(&self, button: MouseButton, times: u32) -> Result<(), ComputerError> {
-        for click in 0..times.max(1) {
-            if click > 0 {
+        self.record_clicked_window();
+        let number = button_number(button);
+        let click = [xproto::BUTTON_PRESS_EVENT, xproto::BUTTON_RELEASE_EVENT];
+        for count in 0..times.max(1) {
+            if count > 0 {
                 std::thread::sleep(CLICK_DELAY);
             }
-            self.mouse_down(button)?;
-            self.mouse_up(button)?;
+            self.send_fake_inputs(&click.map(|kind| FakeInput::of(kind, number)))?;
         }
         Ok(())
     }
@@ -251,8 +281,8 @@ impl X11Screen {
         let turn = |pixels: i32, back: u8, forth: u8| {
             let wheel = if pixels < 0 { back } else { forth };
             for _ in 0..pixels.unsigned_abs().div_ceil(PIXELS_PER_NOTCH).min(MAX_NOTCHES) {
-                self.send_fake_input(xproto::BUTTON_PRESS_EVENT, wheel, ScreenPoint::default())?;
-                self.send_fake_input(xproto::BUTTON_RELEASE_EVENT, wheel, ScreenPoint::default())?;
+                let notch = [xproto::BUTTON_PRESS_EVENT, xproto::BUTTON_RELEASE_EVENT];
+                self.send_fake_inputs(&notch.map(|kind| FakeInput::of(kind, wheel)))?;
             }
             Ok(())
         };
@@ -261,7 +291,7 @@ impl X11Screen {
     }
 
     fn send_key_event(&self, kind: u8, code: u8) -> Result<(), ComputerError> {
-        self.send_fake_input(kind, code, ScreenPoint::default())
+        self.send_fake_inputs(&[FakeInput::of(kind, code)])
     }
 
     /// Presses keys, runs `act`, and releases the keys regardless of its result.
@@ -278,7 +308,21 @@ impl X11Screen {
         acted
     }
 
+    /// Presses keys together and releases them.
+    pub(super) fn press_keys(&self, chord: &KeyChord) -> Result<(), ComputerError> {
+        self.await_clicked_focus()?;
+        self.stroke_keys(&self.keycodes_of(chord.keys())?)
+    }
+
+    /// Presses keys one after another and releases them in the opposite order.
+    fn stroke_keys(&self, codes: &[u8]) -> Result<(), ComputerError> {
+        let pressed = codes.iter().map(|code| FakeInput::of(xproto::KEY_PRESS_EVENT, *code));
+        let released = codes.iter().rev().map(|code| FakeInput::of(xproto::KEY_RELEASE_EVENT, *code));
+        self.send_fake_inputs(&pressed.chain(released).collect::<Vec<_>>())
+    }
+
     pub(super) fn type_text(&self, text: &str) -> Result<(), ComputerError> {
+        self.await_clicked_focus()?;
         let mut keyboard = self.lock_keyboard();
         let text: Vec<char> = text.chars().collect();
         // Characters without a key are assigned unused keycodes, as many at a time as are available.
@@ -288,16 +332,9 @@ impl X11Screen {
             let (now, later) = rest.split_at(ready.max(1));
             for char in now {
                 let Some(stroke) = keyboard.stroke_of(*char) else { continue };
-                if stroke.is_shifted {
-                    self.send_key_event(xproto::KEY_PRESS_EVENT, keyboard.shift_keycode())?;
-                }
-                let written = self
-                    .send_key_event(xproto::KEY_PRESS_EVENT, stroke.keycode)
-                    .and_then(|()| self.send_key_event(xproto::KEY_RELEASE_EVENT, stroke.keycode));
-                if stroke.is_shifted {
-                    self.send_key_event(xproto::KEY_RELEASE_EVENT, keyboard.shift_keycode())?;
-                }
-                written?;
+                let shift = stroke.is_shifted.then(|| keyboard.shift_keycode());
+                let codes: Vec<u8> = shift.into_iter().chain([stroke.keycode]).collect();
+                self.stroke_keys(&codes)?;
             }
             rest = later;
         }
@@ -332,6 +369,7 @@ pub(super) struct HeldKeys {
 
 impl HeldKeys {
     pub(super) fn press(screen: Arc<X11Screen>, chord: &KeyChord) -> Result<Self, ComputerError> {
+        screen.await_clicked_focus()?;
         let codes = screen.keycodes_of(chord.keys())?;
         let held = Self { screen, keycodes: codes };
         held.keycodes
