@@ -146,8 +146,48 @@ pub(crate) struct VisitLure {
 }
 
 /// The ways out of a page.
-pub(crate) const WAYS_OUT: [&str; 7] =
-    ["assign", "replace", "open", "open blank", "link", "link to a tab", "area"];
+pub(crate) const WAYS_OUT: [&str; 29] = [
+    "assign",
+    "replace",
+    "navigation interface",
+    "javascript address",
+    "open",
+    "open blank",
+    "open without opener",
+    "opened page",
+    "link",
+    "link to a tab",
+    "link to a frame",
+    "link of a download",
+    "link by a base",
+    "link of a drawing",
+    "area",
+    "form",
+    "posted form",
+    "form to a tab",
+    "button of a form",
+    "image of a form",
+    "refresh",
+    "written refresh",
+    "refresh by a header",
+    "frame",
+    "frame with a script",
+    "frame that moves the page",
+    "frame of data",
+    "blob",
+    "object",
+];
+
+/// The ways out that put the address into a frame.
+const FRAMED_WAYS: [&str; 6] = [
+    "link to a frame",
+    "frame",
+    "frame with a script",
+    "frame of data",
+    "object",
+    // The page that refreshes is in a frame.
+    "refresh by a header",
+];
 
 /// Returns the other site's address, disguised. All forms reach the same page. The browser itself refuses a user name in
 /// the address of a frame.
@@ -158,8 +198,87 @@ fn disguised_address(port: u16, path: &str, is_framed: bool, numbers: &mut Seede
         1 => format!("http://127.0.0.1:{port}@localhost:{port}/{path}"),
         2 => format!("//localhost:{port}/{path}"),
         3 => format!("http:///localhost:{port}/{path}"),
-        4 => format!("http://loc&#97;lhost:{port}/{path}").replace("&#97;", "a"),
+        4 => format!("http://%6Cocalhost:{port}/{path}"),
         _ => format!("http://localhost:{port}/{path}"),
+    }
+}
+
+/// Returns the script that takes the visitor of a page to an address, by a way out.
+fn way_out_script(pages: &TestPageServer, way_out: &str, to: &str, id: u64) -> String {
+    let add = |html: &str| format!("document.body.insertAdjacentHTML('beforeend', `{html}`)");
+    let head = |html: &str| format!("document.head.insertAdjacentHTML('beforeend', `{html}`)");
+    let clicked = |html: &str| format!("{}; document.getElementById('out').click()", add(html));
+    // The address as an absolute one, for documents that have no address of their own.
+    let absolute = format!("new URL('{to}', location).href");
+    match way_out {
+        "assign" => format!("location.href = '{to}'"),
+        "replace" => format!("location.replace('{to}')"),
+        "navigation interface" => format!("navigation.navigate('{to}')"),
+        "javascript address" => {
+            clicked(&format!("<a id=out href=\"javascript:void(location = '{to}')\">out</a>"))
+        }
+        "open" => format!("window.open('{to}')"),
+        "open blank" => format!("const w = window.open('about:blank'); w.location = {absolute}"),
+        "open without opener" => format!("window.open('{to}', '_blank', 'noopener')"),
+        "opened page" => {
+            pages.add(&format!("opened-{id}"), &format!("<script>opener.location.href = '{to}'</script>"));
+            format!("window.open('/opened-{id}')")
+        }
+        "link" => clicked(&format!("<a id=out href='{to}'>out</a>")),
+        "link to a tab" => clicked(&format!("<a id=out target=_blank rel=noopener href='{to}'>out</a>")),
+        "link to a frame" => {
+            clicked(&format!("<iframe name=inner></iframe><a id=out target=inner href='{to}'>out</a>"))
+        }
+        // The attribute counts for the same site only: the browser follows the link.
+        "link of a download" => clicked(&format!("<a id=out download href='{to}'>out</a>")),
+        "link by a base" => {
+            let port = pages.port;
+            let base = head(&format!("<base href='http://localhost:{port}/'>"));
+            format!("{base}; {}", clicked(&format!("<a id=out href='lured-{id}'>out</a>")))
+        }
+        "link of a drawing" => format!(
+            "{}; document.getElementById('out').dispatchEvent(new MouseEvent('click', {{ bubbles: true }}))",
+            add(&format!("<svg><a id=out href='{to}'><text y=20>out</text></a></svg>"))
+        ),
+        "area" => clicked(&format!("<map name=m><area id=out shape=default href='{to}'></map>")),
+        "form" => format!("{}; out.submit()", add(&format!("<form id=out action='{to}'></form>"))),
+        "posted form" => {
+            format!("{}; out.submit()", add(&format!("<form id=out method=post action='{to}'></form>")))
+        }
+        "form to a tab" => {
+            format!("{}; out.submit()", add(&format!("<form id=out target=_blank action='{to}'></form>")))
+        }
+        "button of a form" => {
+            clicked(&format!("<form action=/form.html><button id=out formaction='{to}'>out</button></form>"))
+        }
+        "image of a form" => {
+            clicked(&format!("<form action=/form.html><input id=out type=image formaction='{to}'></form>"))
+        }
+        "refresh" => head(&format!("<meta http-equiv=refresh content='0;url={to}'>")),
+        "written refresh" => format!(
+            "document.open(); document.write(`<meta http-equiv=refresh content='0;url={to}'>`); document.close()"
+        ),
+        "refresh by a header" => {
+            pages.redirect(&format!("refresh-{id}"), "200 OK", &format!("Refresh: 0;url={to}"));
+            add(&format!("<iframe src=/refresh-{id}></iframe>"))
+        }
+        "frame" => add(&format!("<iframe src='{to}'></iframe>")),
+        "frame with a script" => {
+            add(&format!("<iframe srcdoc=\"<script>location.href = '{to}'<\\/script>\"></iframe>"))
+        }
+        "frame that moves the page" => {
+            add(&format!("<iframe srcdoc=\"<script>top.location.href = '{to}'<\\/script>\"></iframe>"))
+        }
+        "frame of data" => format!(
+            "const f = document.createElement('iframe'); f.src = 'data:text/html,' + encodeURIComponent(\
+             `<script>location.href = '${{{absolute}}}'<\\/script>`); document.body.append(f)"
+        ),
+        "blob" => format!(
+            "location.href = URL.createObjectURL(new Blob([`<script>location.href = '${{{absolute}}}'<\\/script>`], \
+             {{ type: 'text/html' }}))"
+        ),
+        "object" => add(&format!("<object data='{to}' type='text/html'></object>")),
+        other => panic!("there is no way {other}"),
     }
 }
 
@@ -173,30 +292,22 @@ pub(crate) fn add_visit_lure(
     let reached = format!("lured-{id}");
     let port = pages.port;
     let levels = numbers.below(3);
-    let is_framed = levels > 0;
+    let is_framed = levels > 0 || FRAMED_WAYS.contains(&way_out);
     let address = disguised_address(port, &reached, is_framed, numbers);
     // Some ways lead through a page of the listed site that redirects.
-    let to = match numbers.below(3) {
+    let location = format!("Location: http://localhost:{port}/{reached}");
+    let to = match numbers.below(4) {
         0 => {
-            pages.redirect(&format!("hop-{id}"), &format!("http://localhost:{port}/{reached}"));
+            pages.redirect(&format!("hop-{id}"), "302 Found", &location);
+            format!("/hop-{id}")
+        }
+        1 => {
+            pages.redirect(&format!("hop-{id}"), "307 Temporary Redirect", &location);
             format!("/hop-{id}")
         }
         _ => address.clone(),
     };
-    let add = |html: &str| format!("document.body.insertAdjacentHTML('beforeend', `{html}`)");
-    let clicked = |html: &str| format!("{}; document.getElementById('out').click()", add(html));
-    let script = match way_out {
-        "assign" => format!("location.href = '{to}'"),
-        "replace" => format!("location.replace('{to}')"),
-        "open" => format!("window.open('{to}')"),
-        "open blank" => {
-            format!("const w = window.open('about:blank'); w.location = new URL('{to}', location).href")
-        }
-        "link" => clicked(&format!("<a id=out href='{to}'>out</a>")),
-        "link to a tab" => clicked(&format!("<a id=out target=_blank rel=noopener href='{to}'>out</a>")),
-        "area" => clicked(&format!("<map name=m><area id=out shape=default href='{to}'></map>")),
-        other => panic!("there is no way {other}"),
-    };
+    let script = way_out_script(pages, way_out, &to, id);
     let delay = *numbers.pick(&[0, 0, 1, 30]);
     let script = match delay {
         // Tabs are opened only in the course of a click.

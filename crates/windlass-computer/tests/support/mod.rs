@@ -26,8 +26,8 @@ pub(crate) struct TestPageServer {
     pub(crate) requests: Arc<Mutex<Vec<String>>>,
     /// Pages that a test has added, by path.
     pub(crate) added: Arc<Mutex<BTreeMap<String, String>>>,
-    /// Targets of redirections that a test has added, by path.
-    pub(crate) redirections: Arc<Mutex<BTreeMap<String, String>>>,
+    /// Responses that lead to another page, by path: the status and the header that names the page.
+    pub(crate) redirections: Arc<Mutex<BTreeMap<String, (String, String)>>>,
     /// Releases the responses to `/held`.
     pub(crate) released: Arc<tokio::sync::watch::Sender<bool>>,
 }
@@ -65,9 +65,10 @@ impl TestPageServer {
         self.url(path)
     }
 
-    /// Adds a redirection.
-    pub(crate) fn redirect(&self, path: &str, to: &str) {
-        self.redirections.lock().expect("no panic").insert(format!("/{path}"), to.to_owned());
+    /// Adds a response that leads to another page, by its status and a header such as `Location: /page`.
+    pub(crate) fn redirect(&self, path: &str, status: &str, header: &str) {
+        let response = (status.to_owned(), header.to_owned());
+        self.redirections.lock().expect("no panic").insert(format!("/{path}"), response);
     }
 
     /// Returns the URL of a page under another host name of this machine, which is another site.
@@ -107,8 +108,9 @@ impl TestPageServer {
         let path = text.split_whitespace().nth(1).unwrap_or_default().to_owned();
         let host = text.lines().find_map(|line| line.strip_prefix("Host: ")).unwrap_or_default().to_owned();
         self.requests.lock().expect("no panic").push(format!("{host}{path}"));
-        let added =
-            self.added.lock().expect("no panic").get(path.split('?').next().unwrap_or_default()).cloned();
+        let page_path = path.split('?').next().unwrap_or_default();
+        let added = self.added.lock().expect("no panic").get(page_path).cloned();
+        let redirection = self.redirections.lock().expect("no panic").get(page_path).cloned();
         if let Some(wait) = path.strip_prefix("/slow/") {
             let (millis, _) = wait.split_once('/').unwrap_or((wait, ""));
             tokio::time::sleep(std::time::Duration::from_millis(millis.parse().expect("a number"))).await;
@@ -122,11 +124,11 @@ impl TestPageServer {
         let page =
             |body: &str| ("200 OK", "Content-Type: text/html; charset=utf-8".to_owned(), body.to_owned());
         let credentials = text.lines().find_map(|line| line.strip_prefix("Authorization: Basic "));
-        let redirection = self.redirections.lock().expect("no panic").get(&path).cloned();
         let (status, header, body) = match path.as_str() {
-            _ if redirection.is_some() => {
-                ("302 Found", format!("Location: {}", redirection.unwrap_or_default()), String::new())
-            }
+            _ if redirection.is_some() => redirection
+                .as_ref()
+                .map(|(status, header)| (status.as_str(), header.clone(), String::new()))
+                .unwrap_or_default(),
             _ if added.is_some() => page(&added.unwrap_or_default()),
             path if path.starts_with("/slow/") || path.starts_with("/held") => {
                 page("<title>Slow</title><h1>Here at last</h1>")
