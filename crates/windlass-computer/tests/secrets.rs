@@ -17,7 +17,8 @@ use support::{TestPageServer, start_browser};
 use windlass::model::ScriptedResponse;
 use windlass::store::{MemoryStore, Store};
 use windlass_computer::{
-    ActionVerdict, BrowserOptions, Computer, ComputerAction, ComputerSecret, ComputerTool, ScreenRecording,
+    ActionVerdict, BrowserOptions, Computer, ComputerAction, ComputerSecret, ComputerTool, PageReading,
+    ScreenRecording,
 };
 
 const PASSWORD: &str = "correct horse";
@@ -222,6 +223,70 @@ async fn a_secret_is_masked_in_addresses_and_black_in_pictures() {
     let pixels = decode_pixels(&picture.expect("a picture"));
     // The field and the text that the page made of it are black, the rest is not.
     assert_eq!([pixels(100, 55), pixels(60, 110), pixels(600, 600)], [[0, 0, 0], [0, 0, 0], [255, 255, 255]]);
+    browser.close().await;
+}
+
+/// Types a secret into a frame, and returns the browser and the pages when the frame has it. The frame is at (100, 100)
+/// of a white page, 400 pixels wide and 200 high, and its field is in its upper left corner.
+async fn type_secret_in_frame(frame: &str) -> Option<(Arc<windlass_computer::Browser>, TestPageServer)> {
+    let pages = TestPageServer::serve().await;
+    let echo = "<style>body{margin:0;background:#fff}</style><script>function echo(field) { \
+                document.querySelector('p').textContent = field.value; fetch('/typed'); }</script>";
+    pages.add("signin", &format!("{echo}{frame}"));
+    let page = format!(
+        "<style>body{{margin:0;background:#fff}}</style><iframe style='position:absolute;left:100px;top:100px;border:0;\
+         width:400px;height:200px' src='{}'></iframe>",
+        pages.other_site_url("signin")
+    );
+    let url = pages.add("portal", &page);
+    let browser = Arc::new(start_browser(BrowserOptions::default()).await?);
+    browser.navigate(&url).await.expect("the page opens");
+    let tool = ComputerTool::with_computer(browser.clone())
+        .secret("password", ComputerSecret::new(PASSWORD).only_on(["localhost"]));
+    let actions = json!([click_action(110, 110), { "type": "type", "text": "{{secret:password}}" }]);
+    let (agent, _) = agent_with_tool(&tool, [computer_call("c1", actions), ScriptedResponse::text("done")]);
+    agent.run("Sign in").await.expect("the run ends");
+    let arrived = async || pages.requests().iter().any(|asked| asked.ends_with("/typed"));
+    assert!(support::poll_until(arrived).await, "{:?}", pages.requests());
+    Some((browser, pages))
+}
+
+/// The page of a frame can keep the browser from searching it: it is then black as a whole.
+#[tokio::test]
+async fn a_frame_that_cannot_be_searched_is_black_as_a_whole() {
+    let colours = async |browser: &windlass_computer::Browser| {
+        let picture = browser.screenshot().await.expect("a picture");
+        let pixels = decode_pixels(picture.as_base64());
+        // Inside of the frame, at its corners, and outside.
+        [pixels(300, 200), pixels(105, 295), pixels(495, 105), pixels(95, 95), pixels(600, 400)]
+    };
+    let (black, white) = ([0, 0, 0], [255, 255, 255]);
+    let is_masked = [black, black, black, white, white];
+    // The names of the fields hide the properties of the form.
+    let hidden = "<form style='margin:0'><input style='width:100px;height:20px' oninput='echo(this)'>\
+                  <input type=hidden name=children><p></p></form>";
+    let Some((browser, _pages)) = type_secret_in_frame(hidden).await else { return };
+    assert_eq!(colours(&browser).await, is_masked, "a form with a field of the name `children`");
+    browser.close().await;
+
+    let many = "<input style='width:100px;height:20px' oninput='echo(this); for (let at = 0; at < 100; at++) \
+                document.body.append(document.querySelector(\"p\").cloneNode(true))'><p style='margin:0;width:9px'></p>";
+    let Some((browser, _pages)) = type_secret_in_frame(many).await else { return };
+    assert_eq!(colours(&browser).await, is_masked, "more elements than are looked at one by one");
+    browser.close().await;
+
+    // The frame waits for a response in its only thread.
+    let busy = "<input style='width:100px;height:20px' oninput='echo(this); setTimeout(() => { const held = new \
+                XMLHttpRequest(); held.open(\"GET\", \"/held\", false); held.send(); }, 100)'><p></p>";
+    let Some((browser, pages)) = type_secret_in_frame(busy).await else { return };
+    let is_busy = async || pages.requests().iter().any(|asked| asked.ends_with("/held"));
+    assert!(support::poll_until(is_busy).await, "{:?}", pages.requests());
+    assert_eq!(colours(&browser).await, is_masked, "a frame that does not respond");
+    let text = browser.read_page(&PageReading::default()).await.expect("the rest of the page is read");
+    assert!(text.contains("frame that cannot be read"), "{text}");
+    pages.released.send_replace(true);
+    let is_back = async || colours(&browser).await == [white, white, white, white, white];
+    assert!(support::poll_until(is_back).await, "only the secret is black when the frame responds again");
     browser.close().await;
 }
 

@@ -5,6 +5,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use support::{TestPageServer, point_at, poll_until, start_browser, take_screenshot};
 use windlass_computer::{
     Browser, BrowserOptions, Computer, ComputerError, DialogAnswer, DialogPolicy, DownloadPolicy, KeyChord,
@@ -117,6 +119,53 @@ async fn a_drag_in_separate_steps_drops() {
     browser.move_to(point_at(440, 210), &NONE).await.expect("it moves");
     browser.mouse_up(MouseButton::Left).await.expect("it lets go");
     assert_eq!(value(&browser, "said.parcel ?? null").await, "parcel");
+    browser.close().await;
+}
+
+/// A frame whose next document waits for a password does not respond. Nobody waits for it.
+#[tokio::test]
+async fn a_frame_that_asks_for_a_password_keeps_nobody_waiting() {
+    let pages = TestPageServer::serve().await;
+    // Chromium asks for no password on behalf of a frame of another site.
+    let inner = format!(
+        "<style>body{{margin:0}}</style><a href='{}' style='display:block;width:300px;height:100px'>in</a>",
+        pages.url("private")
+    );
+    pages.add("inner", &inner);
+    let page = format!(
+        "<h1 style='margin:0;height:50px'>Portal</h1><iframe style='position:absolute;left:0;top:100px;border:0;width:400px;\
+         height:200px' src='{}'></iframe>",
+        pages.other_site_url("inner")
+    );
+    let url = pages.add("portal", &page);
+    // Whoever waited for the frame would wait for ever.
+    let options =
+        BrowserOptions { response_timeout: Duration::from_secs(86_400), ..BrowserOptions::default() };
+    let Some(browser) = start_browser(options).await else { return };
+    browser.navigate(&url).await.expect("the page opens");
+    let is_asked = async || {
+        // A click before the frame is shown does not reach it.
+        click(&browser, 50, 150).await;
+        browser.take_notices().join("\n").contains("user name and a password")
+    };
+    assert!(poll_until(is_asked).await, "{:?}", pages.requests());
+    let reading = async {
+        let text = browser.read_page(&PageReading::default()).await.expect("the rest of the page is read");
+        assert!(text.contains("Portal") && text.contains("user name and a password"), "{text}");
+        take_screenshot(&browser).await;
+        match browser.describe_target(TargetPlace::At(point_at(50, 150))).await {
+            Err(ComputerError::Refused(why)) => assert!(why.contains("user name and a password"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+        browser.describe_target(TargetPlace::At(point_at(50, 20))).await.expect("the heading");
+        browser.answer_dialog(DialogAnswer::Accept, Some("ada:love")).await.expect("it is answered");
+        let is_in = async || {
+            let text = browser.read_page(&PageReading::default()).await.expect("the page is read");
+            text.contains("Welcome")
+        };
+        assert!(poll_until(is_in).await, "the frame goes on");
+    };
+    tokio::time::timeout(Duration::from_secs(600), reading).await.expect("nothing waits for the frame");
     browser.close().await;
 }
 

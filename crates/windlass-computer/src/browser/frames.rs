@@ -4,6 +4,7 @@
 use futures_util::FutureExt;
 use serde_json::{Value, json};
 
+use super::cdp_pipe::CdpCommandError;
 use super::page_controller::PageController;
 use crate::action::ScreenPoint;
 use crate::computer::ComputerError;
@@ -12,7 +13,7 @@ use crate::target::{ScreenTarget, TargetPlace};
 /// Name of the isolated world in which our scripts run.
 const WORLD_NAME: &str = "windlass";
 /// Maximum depth of nested frames.
-const MAX_FRAME_DEPTH: usize = 16;
+pub(super) const MAX_FRAME_DEPTH: usize = 16;
 /// Number of attempts of a query that a navigation interrupts.
 const QUERY_ATTEMPTS: usize = 4;
 /// Number of attempts to describe a page that is replaced by another one meanwhile.
@@ -96,9 +97,12 @@ impl PageController {
         loop {
             let within = self.query_timeout(session);
             let asked = self.pipe.call_command(Some(session), method, params.clone(), within);
-            match self.until_blocked(session, asked).await? {
+            let answer = self.until_blocked(session, asked).await?;
+            let is_late = matches!(answer, Err(CdpCommandError::TimedOut(_)));
+            self.with_state(|state| state.mark_frame_responsiveness(session, !is_late));
+            match answer {
                 Ok(answer) => return Ok(answer),
-                Err(super::cdp_pipe::CdpCommandError::Rejected(message))
+                Err(CdpCommandError::Rejected(message))
                     if attempt < QUERY_ATTEMPTS && is_navigation_race(&message) =>
                 {
                     attempt += 1;
@@ -118,10 +122,7 @@ impl PageController {
         let mut changed = self.state_version.subscribe();
         tokio::pin!(response);
         loop {
-            let blocked = self.with_state(|state| {
-                let tab = state.tab_of_session(session)?;
-                tab.blocking_text().map(str::to_owned)
-            });
+            let blocked = self.with_state(|state| state.blocking_text_of(session));
             if let Some(text) = blocked {
                 let answered = (&mut response).now_or_never();
                 return answered.ok_or(ComputerError::Refused(text));

@@ -11,6 +11,7 @@ mod page_controller;
 mod page_reader;
 mod page_scripts;
 mod picture;
+mod picture_mask;
 mod private_network;
 mod questions;
 mod remote;

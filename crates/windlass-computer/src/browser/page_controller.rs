@@ -129,7 +129,8 @@ impl PageController {
     /// Returns the timeout of a query: short for a page that has not responded before.
     pub(super) fn query_timeout(&self, session: &str) -> Duration {
         let is_busy = self.with_state(|state| {
-            state.tab_of_session(session).is_some_and(|tab| tab.failure == Some(TabFailure::Busy))
+            state.is_frame_unresponsive(session)
+                || state.tab_of_session(session).is_some_and(|tab| tab.failure == Some(TabFailure::Busy))
         });
         if is_busy { BUSY_QUERY_TIMEOUT } else { self.options.response_timeout }
     }

@@ -151,9 +151,24 @@ impl PageController {
         sessions.extend(self.with_state(|state| state.frame_sessions_of(&main.frame)));
         let mut frames = Vec::new();
         for session in sessions {
-            let Ok(tree) = self.query(&session, "Page.getFrameTree", json!({})).await else { continue };
-            collect_frames(&session, &tree["frameTree"], &mut frames);
+            match self.frames_of_session(&session).await {
+                Ok(found) => frames.extend(found),
+                // The root frame of a process that does not respond is known.
+                Err(_) if session == main.session => frames.push(main.clone()),
+                Err(_) => {
+                    let root = self.with_state(|state| state.frame_parent(&session));
+                    frames.extend(root.map(|(_, frame)| FrameRef { session, frame }));
+                }
+            }
         }
+        Ok(frames)
+    }
+
+    /// Returns the frames of one process.
+    pub(super) async fn frames_of_session(&self, session: &str) -> Result<Vec<FrameRef>, ComputerError> {
+        let tree = self.query(session, "Page.getFrameTree", json!({})).await?;
+        let mut frames = Vec::new();
+        collect_frames(session, &tree["frameTree"], &mut frames);
         Ok(frames)
     }
 
@@ -173,6 +188,11 @@ impl PageController {
         Ok((left, top))
     }
 
+    /// Returns true if a frame lives in another process than the page of the current tab.
+    fn is_other_process(&self, frame: &FrameRef) -> bool {
+        self.main_frame().is_ok_and(|main| main.session != frame.session)
+    }
+
     async fn read_lines(&self) -> Result<Vec<ReadLine>, ComputerError> {
         self.wait_until_loaded().await;
         self.current_session()?;
@@ -188,6 +208,13 @@ impl PageController {
                 Ok(read) => read,
                 // A frame may vanish while the page is read.
                 Err(ComputerError::Failed(_)) if index > 0 => continue,
+                // One frame does not keep the model from reading the others.
+                Err(error @ (ComputerError::Refused(_) | ComputerError::Unresponsive { .. }))
+                    if index > 0 && self.is_other_process(&frame) =>
+                {
+                    listed.push((0, None, format!("frame that cannot be read: {error}")));
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             let url = read["url"].as_str().unwrap_or_default();

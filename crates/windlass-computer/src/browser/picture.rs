@@ -14,6 +14,10 @@ pub(super) struct PixelRectangle {
 }
 
 impl PixelRectangle {
+    /// A rectangle that covers every picture.
+    pub(super) const EVERYTHING: Self =
+        Self { left: f64::NEG_INFINITY, top: f64::NEG_INFINITY, right: f64::INFINITY, bottom: f64::INFINITY };
+
     /// Returns the rectangle around a quad of the DevTools Protocol, moved by an offset.
     pub(super) fn around_quad(quad: &Value, left: f64, top: f64) -> Option<Self> {
         let numbers: Vec<f64> = quad.as_array()?.iter().filter_map(Value::as_f64).collect();

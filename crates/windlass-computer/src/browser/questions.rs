@@ -176,7 +176,10 @@ pub(super) fn on_authentication(pages: &PageController, session: &str, params: &
                     kind: QuestionKind::Authentication {
                         session: session.to_owned(),
                         request: request.clone(),
-                        is_for_document: params["resourceType"] == "Document" && params["frameId"] == tab.target,
+                        document_frame: params["frameId"]
+                            .as_str()
+                            .filter(|_| params["resourceType"] == "Document")
+                            .map(str::to_owned),
                     },
                 });
                 true

@@ -50,6 +50,8 @@ struct FrameSession {
     parent_session: String,
     /// Target id of its tab.
     tab: String,
+    /// True if the frame did not respond to the last query in time.
+    is_unresponsive: bool,
 }
 
 /// A file chooser that waits for files.
@@ -115,8 +117,13 @@ pub(super) struct PageQuestion {
 
 #[derive(Clone, Debug)]
 pub(super) enum QuestionKind {
-    /// A site asks for a user name and a password, for the document of the tab, a frame or a resource of the page.
-    Authentication { session: String, request: String, is_for_document: bool },
+    /// A site asks for a user name and a password, for the document of a frame or for a resource of the page.
+    Authentication {
+        session: String,
+        request: String,
+        /// Id of the frame whose next document waits for the answer.
+        document_frame: Option<String>,
+    },
     /// A page asks for a permission.
     Permission { session: String, name: String, id: String },
 }
@@ -125,11 +132,19 @@ impl TabState {
     /// Returns the text of the dialog or question that must be answered before the page responds. Chromium delivers no
     /// command to a page whose next document waits for a password.
     pub(super) fn blocking_text(&self) -> Option<&str> {
-        let question = self.question.as_ref().filter(|question| {
-            matches!(question.kind, QuestionKind::Authentication { is_for_document: true, .. })
-        });
         let dialog = self.dialog.as_ref().map(|dialog| dialog.text.as_str());
-        dialog.or(question.map(|question| question.text.as_str()))
+        dialog.or_else(|| self.document_question(&self.target))
+    }
+
+    /// Returns the text of the question that the next document of a frame waits for.
+    fn document_question(&self, frame: &str) -> Option<&str> {
+        let question = self.question.as_ref()?;
+        match &question.kind {
+            QuestionKind::Authentication { document_frame: Some(waiting), .. } if waiting == frame => {
+                Some(&question.text)
+            }
+            QuestionKind::Authentication { .. } | QuestionKind::Permission { .. } => None,
+        }
     }
 }
 
@@ -166,9 +181,29 @@ impl BrowserState {
         }
     }
 
+    /// Returns the text that must be answered before a session responds: that of its tab, or of its own frame.
+    pub(super) fn blocking_text_of(&mut self, session: &str) -> Option<String> {
+        let frame = self.frame_sessions.get(session).map(|found| found.frame.clone());
+        let tab = self.tab_of_session(session)?;
+        let text = tab.blocking_text().or_else(|| tab.document_question(frame.as_deref()?));
+        text.map(str::to_owned)
+    }
+
+    /// Records whether a frame in a process of its own responded to a query in time.
+    pub(super) fn mark_frame_responsiveness(&mut self, session: &str, is_responsive: bool) {
+        if let Some(frame) = self.frame_sessions.get_mut(session) {
+            frame.is_unresponsive = !is_responsive;
+        }
+    }
+
+    pub(super) fn is_frame_unresponsive(&self, session: &str) -> bool {
+        self.frame_sessions.get(session).is_some_and(|frame| frame.is_unresponsive)
+    }
+
     pub(super) fn add_frame_session(&mut self, session: &str, frame: &str, parent_session: &str) {
         let Some(tab) = self.tab_of_session(parent_session).map(|tab| tab.target.clone()) else { return };
-        let found = FrameSession { frame: frame.to_owned(), parent_session: parent_session.to_owned(), tab };
+        let (frame, parent_session) = (frame.to_owned(), parent_session.to_owned());
+        let found = FrameSession { frame, parent_session, tab, is_unresponsive: false };
         self.frame_sessions.insert(session.to_owned(), found);
     }
 
