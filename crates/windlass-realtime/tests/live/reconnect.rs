@@ -166,12 +166,9 @@ async fn calls_that_a_guardrail_held_back_are_told_on_the_new_connection() {
         ])
         .with_restarting_ids();
         server.inject_fault(WireFault::drop_connection(FaultTrigger::on_send("response.done")));
-        let guardrail = OutputGuardrail::new("slow", move |_, _| {
-            let verdict = verdict.clone();
-            async move {
-                tokio::time::sleep(Duration::from_secs(8)).await;
-                Ok(verdict)
-            }
+        let guardrail = OutputGuardrail::new("slow", move |_, _| async move {
+            tokio::time::sleep(Duration::from_secs(8)).await;
+            Ok(verdict)
         });
         let agent = guide_agent().tools(counting_tool("count", &runs)).output_guardrail(guardrail);
         let realtime = RealtimeSessionBuilder::new(agent, server.client_model())
