@@ -484,7 +484,7 @@ impl ProviderEndpoint {
                 (
                     kind,
                     format!("{} failed{}", self.provider, self.describe_failure(&reported, kind, model)),
-                    reported.usage,
+                    reported.usage.as_deref().copied(),
                 )
             }
             ResponseError::Incomplete { reason, usage, partial_response } => {
@@ -502,7 +502,7 @@ impl ProviderEndpoint {
                 };
                 let text =
                     format!("{} stopped before its answer was complete ({reason}){hint}", self.provider);
-                (kind, text, usage)
+                (kind, text, usage.as_deref().copied())
             }
             ResponseError::Truncated => {
                 let text = format!("the response of {} ended before it was complete", self.provider);

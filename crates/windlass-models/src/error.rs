@@ -83,7 +83,7 @@ pub struct ProviderError {
     /// The provider's message.
     pub message: String,
     /// The usage, if the provider reported it despite the failure.
-    pub usage: Option<Usage>,
+    pub usage: Option<Box<Usage>>,
     /// Delay after which the provider says that a retry helps, if the body has one. Google's providers send it there.
     pub retry_delay: Option<Duration>,
 }

@@ -173,7 +173,7 @@ pub enum ResponseError {
         /// The reason in the provider's notation.
         reason: String,
         /// The usage, if the provider reported it.
-        usage: Option<Usage>,
+        usage: Option<Box<Usage>>,
         /// The part of the response that was received.
         partial_response: Option<Box<ModelResponse>>,
     },

@@ -320,6 +320,7 @@ impl<'a> RequestBase<'a> {
 /// Returns the error for a response that ended before it was complete.
 pub(crate) fn incomplete_error(reason: String, response: ModelResponse) -> ResponseError {
     let usage = response.usage;
+    let usage = usage.map(Box::new);
     ResponseError::Incomplete { reason, usage, partial_response: Some(Box::new(response)) }
 }
 

@@ -198,7 +198,7 @@ async fn a_proxy_names_people_only_from_its_own_address() {
 async fn a_server_that_would_answer_anybody_does_not_start() {
     let agents = support::clerk();
     let refused = AgentServer::new(agents)
-        .store(std::sync::Arc::new(windlass::store::MemoryStore::default()))
+        .store(Arc::new(windlass::store::MemoryStore::default()))
         .address("0.0.0.0:0")
         .serve()
         .await;
@@ -287,4 +287,25 @@ async fn text_of_a_run_is_never_markup_on_a_page() {
         );
     }
     assert!(client.get_text("/").await.1.contains("&lt;script&gt;alert(1)"));
+}
+
+/// Every process of the machine reaches the loopback interface: a server that is given no policy has a token.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_a_policy_makes_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let store: Arc<dyn windlass::fleet::RunQueue> =
+        Arc::new(windlass::store::SqliteStore::open(folder.path().join("store.db")).unwrap());
+    let server = AgentServer::new([support::clerk()]).store(store).address("127.0.0.1:0");
+    let stop = server.stop_handle();
+    let listener = server.listen().await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = tokio::spawn(server.serve_on(listener));
+    let client = TestClient { address, token: None };
+    assert_eq!(client.get("/v1/inbox").await.0, 401);
+    let start = json!({ "agent": "clerk", "input": "pay Ropeworks" });
+    assert_eq!(client.post("/v1/runs", &start).await.0, 401);
+    let guessing = TestClient { address, token: Some("0".repeat(64)) };
+    assert_eq!(guessing.get("/v1/inbox").await.0, 401);
+    stop.stop();
+    serving.await.unwrap().unwrap();
 }

@@ -177,11 +177,11 @@ fn decode_response(
                 message: format!("the answer is `{status}`"),
                 ..ProviderError::default()
             });
-            return Err(ResponseError::ReportedByProvider(ProviderError { usage, ..error }));
+            return Err(ResponseError::ReportedByProvider(ProviderError { usage: usage.map(Box::new), ..error }));
         }
     }
     if let Some(error) = error {
-        return Err(ResponseError::ReportedByProvider(ProviderError { usage, ..error }));
+        return Err(ResponseError::ReportedByProvider(ProviderError { usage: usage.map(Box::new), ..error }));
     }
     let output = match response.output {
         Some(output) if !output.is_empty() || done.is_empty() => output,
