@@ -117,7 +117,7 @@ impl RunObject {
     #[handler]
     async fn revive(&self, ctx: SharedObjectContext<'_>) -> HandlerResult<()> {
         let (run, queue) = (RunId::from(ctx.key().to_owned()), self.queue.clone());
-        let revive = || async move { Ok(queue.revive_run(&run).await.map_err(refuse_store_error)?) };
+        let revive = || async move { queue.revive_run(&run).await.map_err(refuse_store_error) };
         ctx.run(revive).name("revive").await?;
         wake_again(&ctx, Duration::ZERO);
         Ok(())

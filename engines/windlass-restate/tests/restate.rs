@@ -46,8 +46,9 @@ struct RestateDesk {
 }
 
 impl RestateDesk {
-    async fn start() -> Option<Self> {
-        let server = TestServer::start().await?;
+    /// Starts a server with so many nodes, and a service.
+    async fn start(nodes: usize) -> Option<Self> {
+        let server = TestServer::start(nodes).await?;
         let folder = tempfile::tempdir().expect("a folder");
         let desk = DeskFolder::new(folder.path());
         let client = RestateClient::new(&server.ingress_address()).expect("an address");
@@ -102,7 +103,7 @@ fn refusal(result: Result<(), RestateError>) -> u16 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_waits_for_a_decision_and_is_decided_once() {
-    let Some(desk) = RestateDesk::start().await else { return };
+    let Some(desk) = RestateDesk::start(1).await else { return };
     let store = desk.desk.open_store();
     let run = desk.submit("report@17/1", "signer").await;
     desk.wait_for_state(&run, "parked").await;
@@ -123,7 +124,7 @@ async fn a_run_waits_for_a_decision_and_is_decided_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn restate_wakes_a_run_when_its_approval_expires() {
-    let Some(desk) = RestateDesk::start().await else { return };
+    let Some(desk) = RestateDesk::start(1).await else { return };
     let store = desk.desk.open_store();
     let run = desk.submit("hasty", "hasty").await;
     desk.wait_for_state(&run, "parked").await;
@@ -134,7 +135,7 @@ async fn restate_wakes_a_run_when_its_approval_expires() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_service_puts_only_the_once_call_in_doubt() {
-    let Some(mut desk) = RestateDesk::start().await else { return };
+    let Some(mut desk) = RestateDesk::start(1).await else { return };
     let store = desk.desk.open_store();
     let run = desk.submit("payment", "payer").await;
     desk.desk.wait_until_paying(&*store, &run).await;
@@ -154,7 +155,7 @@ async fn a_killed_service_puts_only_the_once_call_in_doubt() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_server_puts_nothing_in_doubt() {
-    let Some(mut desk) = RestateDesk::start().await else { return };
+    let Some(mut desk) = RestateDesk::start(1).await else { return };
     let store = desk.desk.open_store();
     let run = desk.submit("payment", "payer").await;
     desk.desk.wait_until_paying(&*store, &run).await;
@@ -172,8 +173,28 @@ async fn a_killed_server_puts_nothing_in_doubt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_killed_node_of_a_cluster_puts_nothing_in_doubt() {
+    let Some(mut desk) = RestateDesk::start(3).await else { return };
+    let store = desk.desk.open_store();
+    let run = desk.submit("payment", "payer").await;
+    desk.desk.wait_until_paying(&*store, &run).await;
+    // If the node led the partition of the run, another one takes it over and repeats the handler.
+    desk.server.kill();
+    wait_for("the handler is repeated", async || desk.server.count_segments("running") == 1).await;
+    desk.desk.open_gate();
+    desk.wait_for_state(&run, "ended").await;
+    assert_eq!(status_of(&*store, &run).await, RunStatus::Finished);
+    for tool in ["look", "key", "pay"] {
+        let counts = (desk.count("START", &run, tool), desk.count("DONE", &run, tool));
+        assert_eq!(counts, (1, 1), "{tool}");
+    }
+    let next = desk.submit("contract", "signer").await;
+    desk.wait_for_state(&next, "parked").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_running_segment_is_cancelled_through_restate() {
-    let Some(desk) = RestateDesk::start().await else { return };
+    let Some(desk) = RestateDesk::start(1).await else { return };
     let store = desk.desk.open_store();
     let run = desk.submit("payment", "payer").await;
     desk.desk.wait_until_paying(&*store, &run).await;

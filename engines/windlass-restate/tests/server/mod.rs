@@ -8,18 +8,23 @@ use std::process::Command;
 use serde_json::{Value, json};
 use windlass_engine_desk::{ChildProcess, free_port, say_not_shown, wait_for};
 
-/// A running server, which stops when the value is dropped.
+/// A running server of one node or of several, which stops when the value is dropped.
 pub(crate) struct TestServer {
     program: PathBuf,
     folder: tempfile::TempDir,
-    pub(crate) ingress: u16,
-    pub(crate) admin: u16,
+    nodes: Vec<ServerNode>,
+}
+
+/// A node of a server.
+struct ServerNode {
+    ingress: u16,
+    admin: u16,
     process: Option<ChildProcess>,
 }
 
 impl TestServer {
-    /// Starts a server. Returns `None`, and says so, if Restate is not installed.
-    pub(crate) async fn start() -> Option<Self> {
+    /// Starts a server with so many nodes. Returns `None`, and says so, if Restate is not installed.
+    pub(crate) async fn start(count: usize) -> Option<Self> {
         let Some(program) = find_program() else {
             say_not_shown(
                 "runs dispatched by Restate, because WINDLASS_RESTATE names no folder with the server (.ci/run installs it)",
@@ -27,44 +32,74 @@ impl TestServer {
             return None;
         };
         let folder = tempfile::tempdir().expect("a folder");
-        let (ingress, admin, node) = (free_port(), free_port(), free_port());
-        let settings = format!(
-            "node-name = \"one\"\ncluster-name = \"test\"\nbase-dir = \"{}\"\nbind-ip = \"127.0.0.1\"\nbind-port = {node}\n\
-             advertised-host = \"127.0.0.1\"\nlisten-mode = \"tcp\"\ndisable-telemetry = true\n\
-             default-num-partitions = 1\nrocksdb-total-memory-size = \"256MiB\"\n\
-             [ingress]\nbind-port = {ingress}\n[admin]\nbind-port = {admin}\n",
-            folder.path().join("data").display()
-        );
-        std::fs::write(folder.path().join("restate.toml"), settings).expect("it is written");
-        let mut server = Self { program, folder, ingress, admin, process: None };
-        server.resume().await;
+        let ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
+        let addresses: Vec<String> = ports.iter().map(|port| format!("\"http://127.0.0.1:{port}\"")).collect();
+        let mut nodes = Vec::new();
+        for (number, port) in ports.iter().enumerate() {
+            let (ingress, admin) = (free_port(), free_port());
+            let settings = format!(
+                "node-name = \"node-{number}\"\ncluster-name = \"test\"\nbase-dir = \"{}\"\n\
+                 bind-ip = \"127.0.0.1\"\nbind-port = {port}\nadvertised-host = \"127.0.0.1\"\n\
+                 listen-mode = \"tcp\"\ndisable-telemetry = true\nauto-provision = {}\n\
+                 default-num-partitions = 1\ndefault-replication = {}\nrocksdb-total-memory-size = \"256MiB\"\n\
+                 [metadata-client]\naddresses = [{}]\n[bifrost]\ndefault-provider = \"replicated\"\n[ingress]\nbind-port = {ingress}\n[admin]\nbind-port = {admin}\n",
+                folder.path().join(format!("data-{number}")).display(),
+                number == 0,
+                count.min(2),
+                addresses.join(", "),
+            );
+            std::fs::write(folder.path().join(format!("node-{number}.toml")), settings).expect("it is written");
+            nodes.push(ServerNode { ingress, admin, process: None });
+        }
+        let mut server = Self { program, folder, nodes };
+        for number in 0..count {
+            server.start_node(number);
+        }
+        server.wait_until_healthy().await;
         Some(server)
     }
 
-    /// Kills the server, as a crash does.
-    pub(crate) fn kill(&mut self) {
-        self.process.take().expect("it runs").kill();
+    fn start_node(&mut self, number: usize) {
+        let mut command = Command::new(&self.program);
+        command.arg("--no-logo").arg("-c").arg(self.folder.path().join(format!("node-{number}.toml")));
+        command.current_dir(self.folder.path()).env("DO_NOT_TRACK", "1");
+        let log = self.folder.path().join(format!("log-{number}"));
+        self.nodes[number].process = Some(ChildProcess::start(&mut command, &log));
     }
 
-    /// Starts the server again, and waits until it answers.
-    pub(crate) async fn resume(&mut self) {
-        let mut command = Command::new(&self.program);
-        command.arg("--no-logo").arg("-c").arg(self.folder.path().join("restate.toml"));
-        command.current_dir(self.folder.path()).env("DO_NOT_TRACK", "1");
-        self.process = Some(ChildProcess::start(&mut command, &self.folder.path().join("log")));
+    async fn wait_until_healthy(&self) {
         wait_for("the server answers", async || {
             let is_healthy = |port, path| matches!(request(port, "GET", path, None), Some((200, _)));
-            is_healthy(self.admin, "/health") && is_healthy(self.ingress, "/restate/health")
+            self.nodes.iter().all(|node| {
+                is_healthy(node.admin, "/health") && is_healthy(node.ingress, "/restate/health")
+            })
         })
         .await;
     }
 
-    pub(crate) fn ingress_address(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ingress)
+    /// Kills the first node, as a crash does.
+    pub(crate) fn kill(&mut self) {
+        self.nodes[0].process.take().expect("it runs").kill();
     }
 
+    /// Starts the first node again, and waits until it answers.
+    pub(crate) async fn resume(&mut self) {
+        self.start_node(0);
+        self.wait_until_healthy().await;
+    }
+
+    fn last_node(&self) -> &ServerNode {
+        self.nodes.last().expect("a server has a node")
+    }
+
+    /// Returns the address of the ingress of the last node.
+    pub(crate) fn ingress_address(&self) -> String {
+        format!("http://127.0.0.1:{}", self.last_node().ingress)
+    }
+
+    /// Returns the address of the admin API of the last node.
     pub(crate) fn admin_address(&self) -> String {
-        format!("http://127.0.0.1:{}", self.admin)
+        format!("http://127.0.0.1:{}", self.last_node().admin)
     }
 
     /// Counts the invocations of `drive` that are in a state.
@@ -73,7 +108,7 @@ impl TestServer {
             "select id from sys_invocation where target_handler_name = 'drive' and status = '{status}'"
         );
         let body = json!({ "query": query }).to_string();
-        let answer = request(self.admin, "POST", "/query", Some(&body));
+        let answer = request(self.last_node().admin, "POST", "/query", Some(&body));
         let rows = answer.filter(|(status, _)| *status == 200);
         let rows = rows.and_then(|(_, body)| serde_json::from_str::<Value>(&body).ok());
         rows.and_then(|rows| rows["rows"].as_array().map(Vec::len)).unwrap_or_default()
