@@ -78,8 +78,10 @@ fn file_links(text: &str) -> impl Iterator<Item = &str> {
 
 /// Returns the crate paths in backticks. Paths with `*` or `vN` are patterns and are skipped.
 fn crate_paths(text: &str) -> impl Iterator<Item = &str> {
+    let is_crate = |word: &&str| word.starts_with("crates/") || word.starts_with("engines/");
     backticked_words(text)
-        .filter(|word| word.starts_with("crates/") && !word.contains(['*', ' ', ':']) && !word.contains("vN"))
+        .filter(is_crate)
+        .filter(|word| !word.contains(['*', ' ', ':']) && !word.contains("vN"))
 }
 
 /// Returns the files that the code map names and that do not exist.

@@ -33,7 +33,8 @@ impl TestServer {
         };
         let folder = tempfile::tempdir().expect("a folder");
         let ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
-        let addresses: Vec<String> = ports.iter().map(|port| format!("\"http://127.0.0.1:{port}\"")).collect();
+        let addresses: Vec<String> =
+            ports.iter().map(|port| format!("\"http://127.0.0.1:{port}\"")).collect();
         let mut nodes = Vec::new();
         for (number, port) in ports.iter().enumerate() {
             let (ingress, admin) = (free_port(), free_port());
@@ -48,7 +49,8 @@ impl TestServer {
                 count.min(2),
                 addresses.join(", "),
             );
-            std::fs::write(folder.path().join(format!("node-{number}.toml")), settings).expect("it is written");
+            std::fs::write(folder.path().join(format!("node-{number}.toml")), settings)
+                .expect("it is written");
             nodes.push(ServerNode { ingress, admin, process: None });
         }
         let mut server = Self { program, folder, nodes };
@@ -70,9 +72,9 @@ impl TestServer {
     async fn wait_until_healthy(&self) {
         wait_for("the server answers", async || {
             let is_healthy = |port, path| matches!(request(port, "GET", path, None), Some((200, _)));
-            self.nodes.iter().all(|node| {
-                is_healthy(node.admin, "/health") && is_healthy(node.ingress, "/restate/health")
-            })
+            self.nodes
+                .iter()
+                .all(|node| is_healthy(node.admin, "/health") && is_healthy(node.ingress, "/restate/health"))
         })
         .await;
     }
