@@ -64,7 +64,7 @@ impl PriceList {
     /// Returns the list that is shipped with this crate: list prices that were not verified. See its date and its source.
     pub fn shipped() -> Arc<Self> {
         static SHIPPED: OnceLock<Arc<PriceList>> = OnceLock::new();
-        let parse = || PriceList::parse(SHIPPED_PRICES).unwrap_or_else(|_| PriceList::empty());
+        let parse = || Self::parse(SHIPPED_PRICES).unwrap_or_else(|_| Self::empty());
         SHIPPED.get_or_init(|| Arc::new(parse())).clone()
     }
 

@@ -177,7 +177,10 @@ fn decode_response(
                 message: format!("the answer is `{status}`"),
                 ..ProviderError::default()
             });
-            return Err(ResponseError::ReportedByProvider(ProviderError { usage: usage.map(Box::new), ..error }));
+            return Err(ResponseError::ReportedByProvider(ProviderError {
+                usage: usage.map(Box::new),
+                ..error
+            }));
         }
     }
     if let Some(error) = error {

@@ -121,7 +121,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             };
             match verdict {
                 BudgetVerdict::Allowed => {
-                    let reserved = ReservedRequest::begin(&self.budget, &self.scope.parent_calls);
+                    let reserved = ReservedRequest::begin(self.budget, &self.scope.parent_calls);
                     let entry = BudgetReserved { agent, estimate, active_ms };
                     self.scope.record_entry(JournalEntry::BudgetReserved(entry)).await?;
                     return Ok(BudgetReservation::Reserved(reserved));
