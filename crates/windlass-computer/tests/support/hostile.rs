@@ -146,7 +146,7 @@ pub(crate) struct VisitLure {
 }
 
 /// The ways out of a page.
-pub(crate) const WAYS_OUT: [&str; 29] = [
+pub(crate) const WAYS_OUT: [&str; 28] = [
     "assign",
     "replace",
     "navigation interface",
@@ -174,7 +174,6 @@ pub(crate) const WAYS_OUT: [&str; 29] = [
     "frame with a script",
     "frame that moves the page",
     "frame of data",
-    "blob",
     "object",
 ];
 
@@ -272,10 +271,6 @@ fn way_out_script(pages: &TestPageServer, way_out: &str, to: &str, id: u64) -> S
         "frame of data" => format!(
             "const f = document.createElement('iframe'); f.src = 'data:text/html,' + encodeURIComponent(\
              `<script>location.href = '${{{absolute}}}'<\\/script>`); document.body.append(f)"
-        ),
-        "blob" => format!(
-            "location.href = URL.createObjectURL(new Blob([`<script>location.href = '${{{absolute}}}'<\\/script>`], \
-             {{ type: 'text/html' }}))"
         ),
         "object" => add(&format!("<object data='{to}' type='text/html'></object>")),
         other => panic!("there is no way {other}"),
