@@ -108,6 +108,9 @@ impl SimulatedRun {
     /// Checks that the settlement lists every call of the last turn once, and that calls that may have taken
     /// effect are in doubt.
     pub(crate) fn check_settlement(&self, cancelled: &CancelledRun) {
+        if !self.may_be_cancelled {
+            self.observer.report_violation("the run ended as cancelled, and nobody cancelled it");
+        }
         let settlement = &cancelled.settlement;
         let lists = [&settlement.finished, &settlement.stopped, &settlement.in_doubt];
         for (call, is_doubtful) in calls_of_last_response(cancelled.record.journal()) {

@@ -47,6 +47,8 @@ pub(crate) struct SimulatedRun {
     pub(crate) approval_rounds: u64,
     /// True if a process crashed or a write failed.
     pub(crate) had_fault: bool,
+    /// True if a process of the seed cancels the run.
+    pub(crate) may_be_cancelled: bool,
 }
 
 /// The reason why the next process does not continue normally.
@@ -69,6 +71,7 @@ impl SimulatedRun {
             sessions: Arc::new(sessions),
             approval_rounds: 0,
             had_fault: !records.is_empty(),
+            may_be_cancelled: WorldSpec::from_seed(seed).faults.may_cancel(),
         }
     }
 

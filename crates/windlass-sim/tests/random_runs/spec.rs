@@ -364,6 +364,12 @@ impl RunSpec {
 }
 
 impl FaultSpec {
+    /// Returns true if a process or a watcher cancels the run.
+    pub(crate) fn may_cancel(&self) -> bool {
+        self.watcher_cancel_percent > 0
+            || self.cancel_at.is_some_and(|(_, _, how)| how != CancelSpec::Detach)
+    }
+
     /// Returns the same faults without crashes and cancellations.
     pub(crate) fn without_crashes(&self) -> Self {
         Self {
