@@ -147,6 +147,6 @@ pub enum RunFailure {
     #[error("the run around it failed: {failure}")]
     OuterRunFailed {
         /// The failure of the run around it.
-        failure: Box<RunFailure>,
+        failure: Box<Self>,
     },
 }
