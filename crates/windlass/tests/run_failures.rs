@@ -1,8 +1,6 @@
 //! Runs that a call or a function of the application fails: which failure is reported, what the siblings keep, and how
 //! whoever goes on after a crash ends the run.
 
-#![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -366,8 +366,7 @@ impl RunSpec {
 impl FaultSpec {
     /// Returns true if a process or a watcher cancels the run.
     pub(crate) fn may_cancel(&self) -> bool {
-        self.watcher_cancel_percent > 0
-            || self.cancel_at.is_some_and(|(_, _, how)| how != CancelSpec::Detach)
+        self.watcher_cancel_percent > 0 || self.cancel_at.is_some_and(|(_, _, how)| how != CancelSpec::Detach)
     }
 
     /// Returns the same faults without crashes and cancellations.
