@@ -199,8 +199,9 @@ impl StoreWatch {
     async fn has_hold(&self, run: &RunId, from: u64) -> bool {
         match self.queue.load_journal_page(run, from, PAGE_LINES).await {
             Ok(lines) => {
-                lines.len() == PAGE_LINES as usize
-                    || lines.iter().any(|line| line.body.contains("\"call_held\""))
+                let is_hold =
+                    |body: &str| body.contains("\"call_held\"") || body.contains("\"budget_reached\"");
+                lines.len() == PAGE_LINES as usize || lines.iter().any(|line| is_hold(&line.body))
             }
             Err(_) => true,
         }
