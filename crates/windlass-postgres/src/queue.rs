@@ -375,6 +375,9 @@ pub(crate) async fn post_order(db: &DbConnection, run: &RunId, order: &QueueOrde
         db.run("DELETE FROM @queue_orders WHERE number = $1", &[number.into()]).await?;
     }
     wake_run(db, run, "'parked', 'waiting'").await?;
+    if state == "dead" && matches!(order, QueueOrder::Cancel) {
+        revive_run(db, run).await?;
+    }
     from_integer(number)
 }
 

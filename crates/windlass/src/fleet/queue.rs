@@ -118,7 +118,9 @@ pub trait RunQueue: Store {
     fn leave_run<'a>(&'a self, departure: &'a RunDeparture) -> StoreFuture<'a, ()>;
 
     /// Posts an order for a submitted run, and returns its number. The worker that has the run finds it with its next
-    /// request for work; a run that nobody drives becomes ready. An order for a run that has ended has no effect.
+    /// request for work; a run that nobody drives becomes ready. An order for a run that has ended has no effect. Of the
+    /// orders for a dead letter, [`QueueOrder::Cancel`] revives the run, so that a worker ends it; the others stay until
+    /// the run is revived.
     ///
     /// # Errors
     ///

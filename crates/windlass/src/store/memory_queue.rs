@@ -47,6 +47,15 @@ impl QueueRow {
         self.position = *last_position;
     }
 
+    /// Resets the attempts and refusals, and makes a run ready that is a dead letter or waits.
+    fn revive(&mut self, last_position: &mut u64) {
+        (self.attempt, self.reason) = (0, None);
+        self.declined_by.clear();
+        if matches!(self.state, QueuedState::DeadLetter | QueuedState::Waiting { .. }) {
+            self.make_ready(last_position);
+        }
+    }
+
     fn wake_time(&self) -> Option<Timestamp> {
         match &self.state {
             QueuedState::Waiting { until } => Some(*until),
@@ -364,6 +373,9 @@ impl RunQueue for MemoryStore {
             if matches!(row.state, QueuedState::Waiting { .. }) {
                 row.make_ready(last_position);
             }
+            if row.state == QueuedState::DeadLetter && matches!(order, QueueOrder::Cancel) {
+                row.revive(last_position);
+            }
             kept.queue.signal_run(run);
             kept.queue.last_order += 1;
             let number = kept.queue.last_order;
@@ -379,11 +391,7 @@ impl RunQueue for MemoryStore {
         self.ready_result(|kept| {
             let MemoryQueue { rows, last_position, .. } = &mut kept.queue;
             let row = rows.get_mut(run).ok_or_else(|| StoreError::not_submitted(run))?;
-            (row.attempt, row.reason) = (0, None);
-            row.declined_by.clear();
-            if matches!(row.state, QueuedState::DeadLetter | QueuedState::Waiting { .. }) {
-                row.make_ready(last_position);
-            }
+            row.revive(last_position);
             self.work_hint.notify_waiters();
             Ok(())
         })

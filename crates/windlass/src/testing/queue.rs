@@ -508,6 +508,16 @@ async fn orders_reach_their_run<Q: RunQueue>(check: StoreCheck, queue: Q) {
     leave(check, &queue, "v", "run", NextStep::End).await;
     check.expect_ok("ordering an ended run", post("run", QueueOrder::Cancel).await);
     check.expect_equal("its state", state_of(check, &queue, "run").await, Some(QueuedState::Ended));
+    submit(check, &queue, submission("dead").max_attempts(1)).await;
+    take(check, &queue, "v", 5_000).await;
+    let failing = NextStep::Retry { at: Timestamp(6_000), reason: "away".to_owned() };
+    leave(check, &queue, "v", "dead", failing).await;
+    check.expect_ok("handing a dead letter over", post("dead", QueueOrder::HandOver).await);
+    check.expect_equal("its state", state_of(check, &queue, "dead").await, Some(QueuedState::DeadLetter));
+    check.expect_ok("cancelling a dead letter", post("dead", QueueOrder::Cancel).await);
+    let work = take(check, &queue, "v", 7_000).await;
+    check.expect_equal("the dead letter that is to end", names(&work), vec!["dead"]);
+    check.expect_equal("its orders", work.orders.len(), 2);
 }
 
 async fn a_forgotten_run_leaves_the_queue<Q: RunQueue>(check: StoreCheck, queue: Q) {

@@ -431,6 +431,9 @@ pub(super) fn post_order(db: &Connection, run: &RunId, order: &QueueOrder) -> Re
         db.prepare_cached(delete)?.execute([to_sql_integer(number)?])?;
     }
     wake_run(db, run, "state IN ('parked', 'waiting')")?;
+    if state == "dead" && matches!(order, QueueOrder::Cancel) {
+        revive_run(db, run)?;
+    }
     Ok(number)
 }
 
