@@ -275,6 +275,10 @@ impl<C: Send + Sync + 'static> ToolSource<C> for McpTools<C> {
     ) -> BoxFuture<'a, Result<SourcedTools<C>, String>> {
         self.resolve_tools(asked).boxed()
     }
+
+    fn may_have_secrets(&self) -> bool {
+        false
+    }
 }
 
 impl ToolSetCacheKey {

@@ -57,4 +57,8 @@ impl<C: Send + Sync + 'static, S: ToolSource<C>> ToolSource<C> for PolicyToolSou
     ) -> Pin<Box<dyn Future<Output = Result<SourcedTools<C>, String>> + Send + 'a>> {
         Box::pin(async move { self.source.list_tools(asked).await.map(|listed| self.under_policy(listed)) })
     }
+
+    fn may_have_secrets(&self) -> bool {
+        self.source.may_have_secrets()
+    }
 }

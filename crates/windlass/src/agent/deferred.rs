@@ -183,6 +183,10 @@ impl<C: Send + Sync + 'static, S: ToolSource<C>> ToolSource<C> for DeferredSourc
             Ok(deferred)
         })
     }
+
+    fn may_have_secrets(&self) -> bool {
+        self.source.may_have_secrets()
+    }
 }
 
 /// The deferred tools that a run has loaded, in their order.

@@ -45,6 +45,7 @@ use crate::error::ConfigError;
 use crate::guardrail::{InputGuardrail, OutputGuardrail};
 use crate::hook::Hook;
 use crate::model::{ModelSettings, SharedModel};
+use crate::redaction::OutputVisibility;
 use crate::run::{IntoInput, PausedRun, RunBuilder};
 use crate::store::Store;
 use crate::tool::{
@@ -360,6 +361,17 @@ impl<C: Send + Sync + 'static> Agent<C> {
             }
         }
         found
+    }
+
+    /// True if the journal may redact or the output guardrails may block text that the model has written: text of this
+    /// agent alone.
+    pub(crate) fn may_withhold_text(&self) -> bool {
+        let is_secret = |tool: &Arc<Tool<C>>| {
+            !tool.secret_arguments.is_empty() || tool.output_visibility == OutputVisibility::Secret
+        };
+        self.has_output_guardrails()
+            || self.inner.tools.iter().any(is_secret)
+            || self.inner.sources.iter().any(|source| source.may_have_secrets())
     }
 
     /// Builds a run with the application's context.

@@ -19,7 +19,7 @@ use super::registry::DeployedAgent;
 use super::segment_store::{LeaseRecord, SegmentStore};
 use super::worker::RetryBackoff;
 use crate::error::{RunError, StoreError, StoreErrorKind};
-use crate::event::RunEvent;
+use crate::event::{RunEvent, RunEventKind};
 use crate::guardrail::panic_message;
 use crate::lock_unpoisoned;
 use crate::run::{CancelHandle, ModelRetryPolicy, OnStreamDrop, RunBuilder, RunResult};
@@ -123,9 +123,18 @@ impl EventWatcher {
         run: RunId,
         builder: RunBuilder<C>,
     ) -> Result<RunResult, RunError> {
+        let has_deltas = !builder.may_withhold_text();
         let mut stream = builder.on_stream_drop(OnStreamDrop::ContinueRun).stream();
         while let Some(event) = stream.next().await {
-            (self.0)(&run, &event);
+            let is_delta = matches!(
+                event.kind,
+                RunEventKind::TextDelta { .. }
+                    | RunEventKind::ReasoningDelta { .. }
+                    | RunEventKind::ArgumentsDelta { .. }
+            );
+            if has_deltas || !is_delta {
+                (self.0)(&run, &event);
+            }
         }
         stream.result().await
     }

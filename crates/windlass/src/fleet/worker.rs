@@ -250,6 +250,9 @@ impl<C: Send + Sync + 'static> Worker<C> {
 
     /// Sets a function that receives the events of all runs of this worker as they happen, with deltas and progress. It must
     /// not block: the run waits for it. Events of other workers do not reach it; the journal has them.
+    ///
+    /// Deltas are the text as the model writes it, before secrets are redacted and before output guardrails have checked
+    /// it. So the runs whose agents have secret arguments, secret outputs or output guardrails have no deltas here.
     #[must_use]
     pub fn event_watcher(mut self, watcher: impl Fn(&RunId, &RunEvent) + Send + Sync + 'static) -> Self {
         self.settings.event_watcher = Some(EventWatcher::new(watcher));

@@ -98,6 +98,14 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
         self
     }
 
+    /// True if the journal may redact or output guardrails may block text that a model of the run has written.
+    pub(crate) fn may_withhold_text(&self) -> bool {
+        let RunStage::Configuring(setup) = &self.stage else { return true };
+        let mut agents = setup.config.known_agents.iter().chain([&setup.agent]);
+        !setup.config.output_guardrails.is_empty()
+            || agents.any(|agent| agent.reachable_agents().iter().any(Agent::may_withhold_text))
+    }
+
     /// Sets the model response whose calls the run executes in place of a model request.
     pub(crate) fn with_given_response(self, given: GivenResponse<C>) -> Self {
         self.configure(|config| config.given_response = Some(Box::new(given)))

@@ -22,6 +22,12 @@ pub trait ToolSource<C>: Send + Sync + 'static {
         &'a self,
         asked: ToolSourceRequest<'a, C>,
     ) -> BoxFuture<'a, Result<SourcedTools<C>, String>>;
+
+    /// Returns true if a tool of the source may have secret arguments or a secret output. Deltas of a model that has such
+    /// tools stay in the process ([`Worker::event_watcher`](crate::fleet::Worker::event_watcher)).
+    fn may_have_secrets(&self) -> bool {
+        true
+    }
 }
 
 /// A query to a tool source.
@@ -59,5 +65,9 @@ impl<C, S: ToolSource<C> + ?Sized> ToolSource<C> for Arc<S> {
         asked: ToolSourceRequest<'a, C>,
     ) -> BoxFuture<'a, Result<SourcedTools<C>, String>> {
         (**self).list_tools(asked)
+    }
+
+    fn may_have_secrets(&self) -> bool {
+        (**self).may_have_secrets()
     }
 }
