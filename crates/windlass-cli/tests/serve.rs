@@ -87,3 +87,12 @@ fn a_run_is_started_and_followed_to_its_end() {
     let shown = project.run_windlass(&["show", "greeting"]);
     assert!(shown.stdout.contains("Good day."), "{}{}", shown.stdout, shown.stderr);
 }
+
+#[test]
+fn an_address_that_others_reach_needs_an_access_file() {
+    let project = TestProject::new("", "[[answer]]\ntext = \"Good day.\"\n");
+    let refused = project.run_windlass(&["serve", ".", "--listen", "0.0.0.0:0"]);
+    assert_eq!(refused.code, Some(2), "{}{}", refused.stdout, refused.stderr);
+    assert!(refused.stderr.contains("--access"), "{}", refused.stderr);
+    assert!(!refused.stdout.contains("token"), "{}", refused.stdout);
+}

@@ -49,7 +49,14 @@ pub(crate) async fn run(args: &CliArgs, serve: &ServeArgs, term: &Terminal) -> R
     }
     let stop = server.stop_handle();
     let listener = server.listen().await.map_err(|error| CliError::new(error.to_string()))?;
-    let address = format!("http://{}", listener.local_addr()?);
+    let local = listener.local_addr()?;
+    if serve.access.is_none() && !local.ip().is_loopback() {
+        let message = format!("others reach {local}, and one token for everybody is not enough there");
+        return Err(
+            CliError::usage(message).with_hint("name the people with `--access`, see docs/guide/server.md")
+        );
+    }
+    let address = format!("http://{local}");
     match term.output_format() {
         OutputFormat::Json => {
             term.print_json(&json!({ "type": "serving", "url": address, "token": token }));
