@@ -51,12 +51,14 @@ pub(super) async fn complete(
 ) -> Result<Response, ApiError> {
     let messages = request.messages.iter().map(|one| read_message(one.role.as_deref(), &one.content));
     let input = messages.collect::<Result<Vec<_>, _>>()?;
-    let run = request_run_id("chatcmpl-", &person.name, &headers);
+    let run = request_run_id("chatcmpl-", &person.name, &headers)?;
     let permit = StreamPermit::acquire(&state)?;
     let mut reader = TextReader::new(&state, &run);
     let submission =
         RunSubmission::new(run.clone(), request.model.as_str(), input).tenant(person.name.clone());
-    start_submission(&state, &person, &submission).await?;
+    if start_submission(&state, &person, &submission).await? {
+        reader.note_missed_deltas();
+    }
     let created = wall_clock_now().0 / 1000;
     if !request.stream {
         let (messages, end) = read_to_end(&mut reader).await?;

@@ -1,7 +1,10 @@
 //! The text of a run as it is written: deltas while the model responds, and the records that settle it.
 //!
-//! Invariant: the pieces of a message add up to the message in the journal, unless a model request was repeated after it
-//! had begun to write.
+//! Invariant: no text of a message in the journal is left out. The pieces of a message add up to it; if a model request was
+//! repeated after it had begun to write another text, the whole message follows that text after a line break.
+//!
+//! A worker publishes no deltas of runs whose text may be redacted or blocked. Their messages come from the records, and
+//! the last one when the run has finished, which it does if no output guardrail has blocked the message.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -21,31 +24,44 @@ use crate::server::ServerState;
 /// Number of deltas that a slow reader may be behind. It gets the rest with the record.
 const MAX_DELTAS: usize = 1024;
 
-/// A part of a message, with the number of the record before its response.
-#[derive(Clone, Debug)]
-struct LiveDelta {
-    after_seq: u64,
-    text: String,
-}
+/// Text between a part of a message and the whole message, if the part was written by a request that was repeated.
+const RESTART_BREAK: &str = "\n\n";
 
 /// The deltas of runs that somebody reads.
 #[derive(Default)]
 pub(crate) struct LiveText {
-    channels: Mutex<HashMap<RunId, broadcast::Sender<LiveDelta>>>,
+    channels: Mutex<HashMap<RunId, broadcast::Sender<LiveEvent>>>,
+}
+
+/// An event of a model request, in the order of the driver.
+#[derive(Clone, Debug)]
+enum LiveEvent {
+    /// A part of the text, and the sequence number of the last record before it.
+    Delta { seq: u64, text: String },
+    /// The request failed and is repeated: the text so far is void.
+    Restarted,
+    /// The response is recorded with this sequence number. Later deltas are of later responses.
+    Responded { seq: u64 },
 }
 
 impl LiveText {
-    /// Passes on the delta of an event, if somebody reads the run.
+    /// Passes on an event of the run's own model requests, if somebody reads the run.
     pub(crate) fn publish(&self, run: &RunId, event: &RunEvent) {
-        if let RunEventKind::TextDelta { delta } = &event.kind
-            && event.path.is_empty()
+        let seq = event.seq;
+        let live = match &event.kind {
+            RunEventKind::TextDelta { delta } => LiveEvent::Delta { seq, text: delta.clone() },
+            RunEventKind::ModelRetryScheduled { .. } => LiveEvent::Restarted,
+            RunEventKind::ModelResponded(_) if !event.is_repeated => LiveEvent::Responded { seq },
+            _ => return,
+        };
+        if event.path.is_empty()
             && let Some(channel) = lock_unpoisoned(&self.channels).get(run)
         {
-            channel.send(LiveDelta { after_seq: event.seq, text: delta.clone() }).ok();
+            channel.send(live).ok();
         }
     }
 
-    fn subscribe(&self, run: &RunId) -> broadcast::Receiver<LiveDelta> {
+    fn subscribe(&self, run: &RunId) -> broadcast::Receiver<LiveEvent> {
         let mut channels = lock_unpoisoned(&self.channels);
         channels.retain(|_, channel| channel.receiver_count() > 0);
         let channel = channels.entry(run.clone()).or_insert_with(|| broadcast::channel(MAX_DELTAS).0);
@@ -78,12 +94,18 @@ pub(super) struct RunEndPiece {
 
 /// Reads the text of a run from its start.
 pub(super) struct TextReader {
-    deltas: broadcast::Receiver<LiveDelta>,
-    /// Number of the last response's record. Deltas of that response may come after it, and are part of it.
-    settled_seq: u64,
+    live: broadcast::Receiver<LiveEvent>,
     records: Pin<Box<dyn Stream<Item = Result<FeedRecord, windlass::error::StoreError>> + Send>>,
-    /// Text of the current message so far.
+    /// Text of the current response so far.
     written: String,
+    /// True if deltas of the current response were missed: the record has the rest.
+    has_missed_deltas: bool,
+    /// Sequence number of the response that is recorded and not read yet. Later deltas wait for it.
+    awaited_response: Option<u64>,
+    /// Sequence number of the last response that was read.
+    last_response: Option<u64>,
+    /// Messages that may be final. They follow when the run goes on or has finished, and not if it has failed.
+    held: Vec<TextPiece>,
     pieces: std::collections::VecDeque<TextPiece>,
     input_tokens: u64,
     output_tokens: u64,
@@ -97,15 +119,31 @@ impl TextReader {
 
     /// Subscribes to a run from a record on.
     pub(super) fn from_record(state: &Arc<ServerState>, run: &RunId, from: u64) -> Self {
+        let records = feed_of_run(state.queue.clone(), run.clone(), from).boxed();
+        Self::from_parts(state.live_text.subscribe(run), records)
+    }
+
+    fn from_parts(
+        live: broadcast::Receiver<LiveEvent>,
+        records: Pin<Box<dyn Stream<Item = Result<FeedRecord, windlass::error::StoreError>> + Send>>,
+    ) -> Self {
         Self {
-            deltas: state.live_text.subscribe(run),
-            settled_seq: 0,
-            records: feed_of_run(state.queue.clone(), run.clone(), from).boxed(),
+            live,
+            records,
             written: String::new(),
+            has_missed_deltas: false,
+            awaited_response: None,
+            last_response: None,
+            held: Vec::new(),
             pieces: Default::default(),
             input_tokens: 0,
             output_tokens: 0,
         }
+    }
+
+    /// Notes that the run was under way before the subscription.
+    pub(super) fn note_missed_deltas(&mut self) {
+        self.has_missed_deltas = true;
     }
 
     /// Returns the next piece; `None` after the end.
@@ -116,19 +154,12 @@ impl TextReader {
             }
             tokio::select! {
                 biased;
-                delta = self.deltas.recv() => {
-                    if let Ok(LiveDelta { after_seq, text }) = delta {
-                        if after_seq < self.settled_seq {
-                            continue;
-                        }
-                        self.written.push_str(&text);
-                        return Ok(Some(TextPiece::Delta(text)));
-                    }
-                    // Lagged or closed: the record has the rest.
-                    if matches!(delta, Err(broadcast::error::RecvError::Closed)) {
-                        tokio::task::yield_now().await;
-                    }
-                }
+                live = self.live.recv(), if self.awaited_response.is_none() => match live {
+                    Ok(event) => self.read_live_event(event),
+                    Err(broadcast::error::RecvError::Lagged(_)) => self.has_missed_deltas = true,
+                    // The records have everything.
+                    Err(broadcast::error::RecvError::Closed) => tokio::task::yield_now().await,
+                },
                 record = self.records.next() => match record {
                     Some(record) => self.read_record(&record?),
                     None => return Ok(None),
@@ -137,22 +168,54 @@ impl TextReader {
         }
     }
 
+    fn read_live_event(&mut self, event: LiveEvent) {
+        match event {
+            LiveEvent::Delta { seq, text } => {
+                // A delta of a response whose record was read first.
+                let is_late = self.last_response.is_some_and(|last| seq < last);
+                if !self.has_missed_deltas && !is_late {
+                    // A later response has begun, so the run goes on.
+                    self.pieces.extend(self.held.drain(..));
+                    self.written.push_str(&text);
+                    self.pieces.push_back(TextPiece::Delta(text));
+                }
+            }
+            LiveEvent::Restarted => self.has_missed_deltas = true,
+            LiveEvent::Responded { seq } => {
+                if self.last_response.is_none_or(|last| last < seq) {
+                    self.awaited_response = Some(seq);
+                } else if self.last_response == Some(seq) {
+                    self.has_missed_deltas = false;
+                }
+            }
+        }
+    }
+
     fn read_record(&mut self, record: &FeedRecord) {
+        let seq = record.seq;
         let record: Value = serde_json::from_str(&record.json).unwrap_or_default();
+        self.count_usage(&record);
         if record.get("path").is_some_and(|path| path.as_array().is_some_and(|path| !path.is_empty())) {
-            self.count_usage(&record);
             self.pieces.push_back(TextPiece::Record(Box::new(record)));
             return;
         }
-        self.count_usage(&record);
         if let Some(responded) = record.get("model_responded") {
+            self.pieces.extend(self.held.drain(..));
+            let has_calls = responded["calls"].as_array().is_some_and(|calls| !calls.is_empty());
             for item in responded["items"].as_array().into_iter().flatten() {
                 if item["type"] == "message" {
-                    self.settle_message(item);
+                    self.settle_message(item, has_calls);
                 }
             }
             self.written.clear();
-            self.settled_seq = record["seq"].as_u64().unwrap_or(self.settled_seq);
+            self.last_response = Some(seq);
+            if self.awaited_response.is_some_and(|awaited| awaited <= seq) {
+                self.awaited_response = None;
+                self.has_missed_deltas = false;
+            }
+        }
+        if record.get("run_finished").is_some() {
+            self.pieces.extend(self.held.drain(..));
         }
         self.pieces.push_back(TextPiece::Record(Box::new(record.clone())));
         let error = if let Some(failed) = record.get("run_failed") {
@@ -183,22 +246,32 @@ impl TextReader {
         }
     }
 
-    /// Adds the rest of a message that was written in part, or all of it.
-    fn settle_message(&mut self, item: &Value) {
+    /// Adds the rest of a message that was written in part, or all of it. A message without a written part that may be
+    /// final is held.
+    fn settle_message(&mut self, item: &Value, has_calls: bool) {
         let parts = item["content"].as_array().into_iter().flatten();
         let text: String = parts.filter_map(|part| part["text"].as_str()).collect();
         if text.is_empty() {
             return;
         }
-        let rest = match text.strip_prefix(self.written.as_str()) {
-            Some(rest) => rest.to_owned(),
-            None if text.starts_with(self.written.as_str()) => String::new(),
-            None => String::new(),
+        let is_held = self.written.is_empty() && !has_calls;
+        let rest = if let Some(of_next) = self.written.strip_prefix(text.as_str()) {
+            // The response has several messages, and the rest of the deltas is of the next ones.
+            self.written = of_next.to_owned();
+            String::new()
+        } else {
+            let written = std::mem::take(&mut self.written);
+            match text.strip_prefix(written.as_str()) {
+                Some(rest) => rest.to_owned(),
+                None => format!("{RESTART_BREAK}{text}"),
+            }
         };
-        self.written.clear();
-        if !rest.is_empty() {
-            self.pieces.push_back(TextPiece::Delta(rest));
-        }
-        self.pieces.push_back(TextPiece::MessageEnd(text));
+        let rest = Some(rest).filter(|rest| !rest.is_empty()).map(TextPiece::Delta);
+        let pieces = rest.into_iter().chain([TextPiece::MessageEnd(text)]);
+        if is_held { self.held.extend(pieces) } else { self.pieces.extend(pieces) }
     }
 }
+
+#[cfg(test)]
+#[path = "live_text_tests.rs"]
+mod tests;

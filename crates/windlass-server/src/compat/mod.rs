@@ -71,13 +71,20 @@ fn read_message(role: Option<&str>, content: &Value) -> Result<Arc<Item>, ApiErr
 }
 
 /// Returns the id of a run for a request: from its idempotency key, or a new one.
-fn request_run_id(prefix: &str, person: &str, headers: &axum::http::HeaderMap) -> RunId {
-    let key = headers.get("idempotency-key").and_then(|value| value.to_str().ok());
-    match key {
-        Some(key) => {
-            let digest = windlass::core::canonical::Digest::of_parts(&["windlass request", person, key]);
-            RunId::new(format!("{prefix}{digest}"))
-        }
-        None => RunId::new(format!("{prefix}{}", uuid::Uuid::now_v7().simple())),
+///
+/// # Errors
+///
+/// An empty or repeated key is refused: a client that sends one relies on it.
+fn request_run_id(prefix: &str, person: &str, headers: &axum::http::HeaderMap) -> Result<RunId, ApiError> {
+    let mut keys = headers.get_all("idempotency-key").iter();
+    let Some(key) = keys.next() else {
+        return Ok(RunId::new(format!("{prefix}{}", uuid::Uuid::now_v7().simple())));
+    };
+    if key.is_empty() || keys.next().is_some() {
+        return Err(ApiError::invalid("`Idempotency-Key` is one key, and not empty"));
     }
+    // The bytes of a key need not be ASCII. Different bytes have different escapes.
+    let key = key.as_bytes().escape_ascii().to_string();
+    let digest = windlass::core::canonical::Digest::of_parts(&["windlass request", person, &key]);
+    Ok(RunId::new(format!("{prefix}{digest}")))
 }

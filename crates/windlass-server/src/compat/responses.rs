@@ -10,11 +10,12 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use windlass::core::id::{RunId, SessionId};
+use windlass::core::id::SessionId;
 use windlass::core::item::Item;
 use windlass::core::run::RunEnd;
-use windlass::fleet::{RunQueue, RunSubmission};
-use windlass::store::load_paused;
+use windlass::error::StoreErrorKind;
+use windlass::fleet::{QueuedRun, QueuedState, RunQueue, RunSubmission};
+use windlass::store::{OpenRunError, load_paused};
 
 use super::chat::read_to_end;
 use super::live_text::{RunEndPiece, TextPiece, TextReader};
@@ -52,7 +53,7 @@ pub(super) async fn create(
             .collect::<Result<Vec<_>, _>>()?,
         _ => return Err(ApiError::invalid("`input` is a text or a list of messages")),
     };
-    let run = request_run_id("resp_", &person.name, &headers);
+    let run = request_run_id("resp_", &person.name, &headers)?;
     // The responses of a conversation share a session, which has the id of the first of them.
     let session = match &request.previous_response_id {
         None => SessionId::from(run.as_str()),
@@ -68,7 +69,9 @@ pub(super) async fn create(
     let submission = RunSubmission::new(run.clone(), request.model.as_str(), input)
         .tenant(person.name.clone())
         .session(session);
-    start_submission(&state, &person, &submission).await?;
+    if start_submission(&state, &person, &submission).await? {
+        reader.note_missed_deltas();
+    }
     let head = ResponseHead {
         id: run.as_str().to_owned(),
         created: wall_clock_now().0 / 1000,
@@ -97,24 +100,34 @@ pub(super) async fn retrieve(
 ) -> Result<Json<Value>, ApiError> {
     let (id, agent) = find_viewable_run(&state, &person, &response, AccessRole::View).await?;
     let head = ResponseHead { id: response, created: 0, model: agent.as_str().to_owned(), previous: None };
-    let Ok(paused) = load_paused(&*state.queue, &RunId::from(id.as_str())).await else {
-        return Ok(Json(head.response("queued", &[], None)));
+    let paused = match load_paused(&*state.queue, &id).await {
+        Ok(paused) => paused,
+        Err(OpenRunError::Store(error)) if error.kind() == StoreErrorKind::RunNotFound => {
+            return Ok(Json(head.queued_response(state.queue.load_queued_run(&id).await?.as_ref())));
+        }
+        Err(error) => return Err(error.into()),
     };
     let record = paused.record();
     let created = record.journal().first().map_or(0, |first| first.at.0 / 1000);
     let head = ResponseHead { created, ..head };
     let usage = record.usage();
+    let error = match record.state().outcome() {
+        Some(RunEnd::Failed(failure)) => Some(failure.to_string()),
+        _ => None,
+    };
+    let is_failed = error.is_some();
     let end = RunEndPiece {
-        error: None,
-        is_cancelled: false,
+        error,
+        is_cancelled: matches!(record.state().outcome(), Some(RunEnd::Cancelled)),
         input_tokens: usage.input_tokens,
         output_tokens: usage.output_tokens,
     };
+    // The last message of a failed run may be the one that an output guardrail has blocked.
     let messages: Vec<String> = record
         .run_items()
         .iter()
         .filter_map(|item| match &*item.item {
-            Item::Message(message) => Some(message.text()),
+            Item::Message(message) if !is_failed => Some(message.text()),
             _ => None,
         })
         .collect();
@@ -136,6 +149,14 @@ struct ResponseHead {
 }
 
 impl ResponseHead {
+    /// Returns the response of a run that has not started: a dead letter has failed.
+    fn queued_response(&self, queued: Option<&QueuedRun>) -> Value {
+        let dead = queued.filter(|queued| queued.state == QueuedState::DeadLetter);
+        let Some(dead) = dead else { return self.response("queued", &[], None) };
+        let error = Some(dead.reason.clone().unwrap_or_else(|| "the run is a dead letter".to_owned()));
+        self.response("failed", &[], Some(&RunEndPiece { error, input_tokens: 0, output_tokens: 0 }))
+    }
+
     fn response(&self, status: &str, messages: &[String], end: Option<&RunEndPiece>) -> Value {
         let output: Vec<Value> =
             messages.iter().enumerate().map(|(place, text)| self.message(place, text, "completed")).collect();
@@ -144,9 +165,11 @@ impl ResponseHead {
                 "output_tokens": end.output_tokens, "output_tokens_details": { "reasoning_tokens": 0 },
                 "total_tokens": end.input_tokens + end.output_tokens })
         });
+        let error = end.and_then(|end| end.error.as_ref());
+        let error = error.map(|message| json!({ "code": "server_error", "message": message }));
         json!({
             "id": self.id, "object": "response", "created_at": self.created, "status": status, "model": self.model,
-            "output": output, "usage": usage, "error": null, "incomplete_details": null, "instructions": null,
+            "output": output, "usage": usage, "error": error, "incomplete_details": null, "instructions": null,
             "metadata": {}, "parallel_tool_calls": true, "temperature": null, "top_p": null, "tool_choice": "auto",
             "tools": [], "previous_response_id": self.previous, "store": true,
         })
@@ -239,10 +262,7 @@ impl ResponseWriter {
             Ok(Some(TextPiece::End(end))) => {
                 self.is_done = true;
                 let status = if end.error.is_some() { "failed" } else { "completed" };
-                let mut response = self.head.response(status, &self.messages, Some(&end));
-                if let Some(error) = &end.error {
-                    response["error"] = json!({ "code": "server_error", "message": error });
-                }
+                let response = self.head.response(status, &self.messages, Some(&end));
                 events.push(self.event(&format!("response.{status}"), json!({ "response": response })));
             }
             Ok(None) | Err(_) => {
