@@ -74,6 +74,11 @@ impl ServedQueue {
         std::mem::take(&mut *lock_unpoisoned(&self.posted_runs))
     }
 
+    /// Puts runs back that were taken and could not be read.
+    pub(crate) fn put_back_posted_runs(&self, runs: BTreeSet<RunId>) {
+        lock_unpoisoned(&self.posted_runs).extend(runs);
+    }
+
     /// Wakes those who watch a run.
     pub(crate) fn wake_watchers(&self, run: &RunId) {
         let signal = lock_unpoisoned(&self.signals).get(run).and_then(Weak::upgrade);

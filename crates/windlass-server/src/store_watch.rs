@@ -63,12 +63,16 @@ struct WatchState {
     runs: BTreeMap<RunId, WatchedRun>,
     looked_at: Option<Instant>,
     seen_changes: u64,
+    /// True if calls have changed since the last publication, which a failed listing has prevented.
+    is_changed: bool,
 }
 
 struct WatchedRun {
     record_count: u64,
     updated_at: Timestamp,
     entries: Vec<Arc<PendingEntry>>,
+    /// True if the run could not be read: `entries` are those of an earlier reading.
+    is_outdated: bool,
 }
 
 impl StoreWatch {
@@ -128,34 +132,44 @@ impl StoreWatch {
     /// Lists the open runs, reads those that have changed, and publishes the calls that wait.
     async fn look(&self, state: &mut WatchState) -> Result<(), StoreError> {
         let posted = self.queue.take_posted_runs();
+        let looked = self.look_at_runs(state, &posted).await;
+        if looked.is_err() {
+            // The runs after the failed page were not read.
+            self.queue.put_back_posted_runs(posted);
+        }
+        looked
+    }
+
+    async fn look_at_runs(&self, state: &mut WatchState, posted: &BTreeSet<RunId>) -> Result<(), StoreError> {
         let mut query = RunQuery {
             statuses: vec![RunStatus::Paused, RunStatus::Running],
             limit: PAGE_RUNS,
             ..RunQuery::default()
         };
         let mut open = BTreeSet::new();
-        let mut is_changed = false;
         loop {
             let page = self.queue.list_runs(&query).await?;
             for stored in &page {
                 open.insert(stored.run.clone());
-                is_changed |= self.note_run(state, stored, posted.contains(&stored.run)).await;
+                let is_changed = self.note_run(state, stored, posted.contains(&stored.run)).await;
+                state.is_changed |= is_changed;
             }
             query.after = page.last().map(RunCursor::from);
             if page.len() < PAGE_RUNS as usize {
                 break;
             }
         }
-        state.runs.retain(|run, watched| {
+        let WatchState { runs, is_changed, .. } = state;
+        runs.retain(|run, watched| {
             let is_open = open.contains(run);
             if !is_open {
                 self.queue.wake_watchers(run);
-                is_changed |= !watched.entries.is_empty();
+                *is_changed |= !watched.entries.is_empty();
             }
             is_open
         });
         state.looked_at = Some(Instant::now());
-        if is_changed {
+        if std::mem::take(&mut state.is_changed) {
             let mut entries: Vec<_> = state.runs.values().flat_map(|run| run.entries.clone()).collect();
             entries.sort_by(|one, other| (one.asked_at, &one.run).cmp(&(other.asked_at, &other.run)));
             self.publish(entries);
@@ -171,7 +185,7 @@ impl StoreWatch {
     /// Notes a listed run; returns true if its waiting calls have changed.
     async fn note_run(&self, state: &mut WatchState, stored: &StoredRun, is_posted: bool) -> bool {
         let known = state.runs.get(&stored.run);
-        if let Some(known) = known.filter(|_| !is_posted) {
+        if let Some(known) = known.filter(|known| !is_posted && !known.is_outdated) {
             if known.record_count == stored.record_count && known.updated_at == stored.updated_at {
                 return false;
             }
@@ -186,7 +200,11 @@ impl StoreWatch {
             Ok(entries) => entries,
             Err(error) => {
                 tracing::warn!(run = %stored.run, %error, "a run that may wait cannot be read");
-                Vec::new()
+                // The calls that are known stay, and the run is read again with the next look.
+                let entries = known.map(|known| known.entries.clone()).unwrap_or_default();
+                let outdated = WatchedRun { is_outdated: true, ..WatchedRun::of(stored, entries) };
+                state.runs.insert(stored.run.clone(), outdated);
+                return false;
             }
         };
         let had_entries = known.is_some_and(|known| !known.entries.is_empty());
@@ -228,7 +246,8 @@ impl StoreWatch {
 
 impl WatchedRun {
     fn of(stored: &StoredRun, entries: Vec<Arc<PendingEntry>>) -> Self {
-        Self { record_count: stored.record_count, updated_at: stored.updated_at, entries }
+        let (record_count, updated_at) = (stored.record_count, stored.updated_at);
+        Self { record_count, updated_at, entries, is_outdated: false }
     }
 }
 

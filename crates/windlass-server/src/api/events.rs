@@ -77,16 +77,24 @@ pub(super) async fn run_events(
     };
     let from = super::runs::parse_seq(Some(from))?;
     let permit = StreamPermit::acquire(&state)?;
-    let records = feed_of_run(state.queue.clone(), id, from).map(|record| match record {
-        Ok(record) => Event::default().id(record.seq.to_string()).event("record").data(record.json),
-        Err(error) => {
-            tracing::warn!(%error, "a stream of events ends: the store has failed");
-            Event::default().event("error").data("{\"code\":\"store_unavailable\"}")
-        }
+    let feed = feed_of_run(state.queue.clone(), id, from).boxed();
+    // `end` says that the run has ended. After an error the stream only closes, and the client comes back.
+    let records = stream::unfold(Some(feed), |feed| async move {
+        let mut feed = feed?;
+        Some(match feed.next().await {
+            Some(Ok(record)) => {
+                let event = Event::default().id(record.seq.to_string()).event("record").data(record.json);
+                (event, Some(feed))
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "a stream of events ends: the store has failed");
+                (Event::default().event("error").data("{\"code\":\"store_unavailable\"}"), None)
+            }
+            None => (Event::default().event("end").data("{}"), None),
+        })
     });
     let first = Event::default().retry(RETRY).comment("windlass");
-    let last = Event::default().event("end").data("{}");
-    let events = stream::iter([first]).chain(records).chain(stream::iter([last]));
+    let events = stream::iter([first]).chain(records);
     Ok(stream_response(&state, permit, events))
 }
 
