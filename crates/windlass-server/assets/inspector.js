@@ -15,8 +15,22 @@ function toast(text) {
   toastTimer = setTimeout(() => box.classList.remove("show"), 5000);
 }
 
+// ---- login ----------------------------------------------------------------------------------------------------------
+// The key of a login is kept for this origin, port included; a cookie goes to every port of the host.
+const PAGE_KEY = "windlass-page-key";
+const readKey = () => { try { return localStorage.getItem(PAGE_KEY); } catch { return null; } };
+function keyHeaders() {
+  const key = readKey();
+  return key ? { "x-windlass-page-key": key } : {};
+}
+const loggedIn = $("[data-page-key]");
+if (loggedIn) {
+  localStorage.setItem(PAGE_KEY, loggedIn.dataset.pageKey);
+  location.replace("/");
+}
+
 async function call(method, path, body) {
-  const init = { method, headers: { accept: "application/json" } };
+  const init = { method, headers: { accept: "application/json", ...keyHeaders() } };
   if (body !== undefined) {
     init.headers["content-type"] = "application/json";
     init.body = JSON.stringify(body);
@@ -28,6 +42,7 @@ async function call(method, path, body) {
   if (!response.ok) {
     const error = new Error(parsed?.error?.message ?? `the server answered ${response.status}`);
     error.code = parsed?.error?.code;
+    if (error.code === "page_key") location.href = "/login";
     throw error;
   }
   return parsed;
@@ -57,6 +72,7 @@ function swapMain(page) {
   const open = new Set($$("main details[open][id], main [id] details.drop[open]").map(keyOf));
   const typed = new Map($$("main textarea[id], main input[id]:not([type=range])").filter(isChanged).map(field => [field.id, field.value]));
   const focused = document.activeElement?.id;
+  const places = new Map($$(".ask").map(card => [card.dataset.digest, card.getBoundingClientRect().top]));
   const journals = $$("main > details[open] > summary h2").map(title => title.textContent.replace(/\d+/g, "#"));
   $("main").replaceChildren(...[...fresh.childNodes].map(node => document.importNode(node, true)));
   $$("main details").filter(details => open.has(keyOf(details))).forEach(details => { details.open = true; });
@@ -66,6 +82,7 @@ function swapMain(page) {
   const [count, freshCount] = [$("#waiting-count"), $("#waiting-count", page)];
   if (count && freshCount) { count.textContent = freshCount.textContent; count.hidden = freshCount.hidden; }
   document.title = page.title;
+  watchCards(places);
 }
 const keyOf = details => details.id || `${details.closest("[id]")?.id}|${details.className}|${$("summary", details)?.textContent}`;
 const isChanged = field => field.value !== field.defaultValue;
@@ -90,7 +107,8 @@ function refreshSoon(delay = 120) {
 function connect() {
   source?.close();
   source = null;
-  if (document.hidden || !$("#waiting-count")) return;
+  // The pages of the login belong to nobody yet.
+  if (document.hidden || !$("#waiting-count") || $(".login")) return;
   const run = $("[data-live=run], [data-live=queued]");
   const address = run ? runPath(run.dataset.run, `/events?from=${run.dataset.records ?? 0}`) : "/v1/inbox/events";
   source = new EventSource(address);
@@ -115,6 +133,56 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden) refreshSoon(0);
   connect();
 });
+
+// ---- calls that were displayed --------------------------------------------------------------------------------------
+// A call can be approved after every end of its card was on the screen: of its arguments, of its change, and of the card.
+// A card that came or moved under the pointer takes no click for a moment.
+const CLICK_GUARD_MS = 700;
+const seenDigests = new Set();
+const movedAt = new Map();
+const endsOf = card => [...$$("table.args tr:last-child > td > div:last-child, .change pre > span:last-child", card), $(".do", card)].filter(Boolean);
+const unseenEnds = new WeakMap();
+const ends = new IntersectionObserver(entries => {
+  for (const entry of entries) {
+    if (!entry.isIntersecting) continue;
+    const card = entry.target.closest(".ask");
+    const unseen = card && unseenEnds.get(card);
+    if (!unseen) continue;
+    if (entry.intersectionRect.bottom >= entry.boundingClientRect.bottom - 1) unseen.delete(entry.target);
+    // A line that is higher than the window counts when its lower edge is in view, which is no event of its own.
+    [...unseen].map(end => [end, end.getBoundingClientRect()])
+      .filter(([, place]) => place.height > innerHeight && place.bottom > 0 && place.bottom <= innerHeight + 1)
+      .forEach(([end]) => unseen.delete(end));
+    if (unseen.size === 0) { seenDigests.add(card.dataset.digest); updateCard(card); }
+  }
+}, { threshold: Array.from({ length: 101 }, (_, part) => part / 100) });
+
+const isFresh = card => Date.now() - (movedAt.get(card.dataset.digest) ?? 0) < CLICK_GUARD_MS;
+const isSeen = card => seenDigests.has(card.dataset.digest);
+const EXECUTING = new Set(["approve", "confirm_not_executed"]);
+
+function updateCard(card) {
+  const fresh = isFresh(card);
+  $$("button[data-act], form[data-act] button", card).forEach(button => {
+    const name = button.dataset.act ?? button.closest("form[data-act]").dataset.act;
+    button.disabled = fresh || (EXECUTING.has(name) && !isSeen(card));
+  });
+}
+
+function watchCards(places) {
+  ends.disconnect();
+  for (const card of $$(".ask")) {
+    const { digest } = card.dataset;
+    const before = places.get(digest);
+    if (before === undefined || Math.abs(before - card.getBoundingClientRect().top) > 1) {
+      movedAt.set(digest, Date.now());
+      setTimeout(() => $$(".ask").filter(one => one.dataset.digest === digest).forEach(updateCard), CLICK_GUARD_MS + 20);
+    }
+    unseenEnds.set(card, new Set(endsOf(card)));
+    endsOf(card).forEach(end => ends.observe(end));
+    updateCard(card);
+  }
+}
 
 // ---- decisions ------------------------------------------------------------------------------------------------------
 async function decide(card, decision, { forRun = false, digest = card.dataset.digest } = {}) {
@@ -179,6 +247,8 @@ async function reviewEdit(card, form) {
   const actions = element("div", undefined, "do");
   const approve = element("button", "Approve these arguments", "yes");
   const close = element("button", "Back");
+  approve.disabled = true;
+  setTimeout(() => { approve.disabled = false; }, CLICK_GUARD_MS);
   approve.onclick = async () => {
     dialog.close();
     await decide(card, { type: "approve_edited", arguments: values }, { digest: shown.sheet.digest });
@@ -193,13 +263,18 @@ async function reviewEdit(card, form) {
   }
   dialog.replaceChildren(...parts, actions);
   dialog.showModal();
-  approve.focus();
+  // From the start, and not from the button: the call is read on the way to it.
+  title.tabIndex = -1;
+  title.focus();
+  dialog.scrollTop = 0;
 }
 
 async function act(name, target) {
   const card = target.closest(".ask");
   const form = target.closest("form") ?? target;
   const forRun = target.dataset.forRun === "1";
+  if (card && isFresh(card)) return;
+  if (card && EXECUTING.has(name) && !isSeen(card)) return toast("Scroll to the end of the call first.");
   switch (name) {
     case "approve": return decide(card, { type: "approve" }, { forRun });
     case "reject": {
@@ -332,7 +407,7 @@ document.addEventListener("input", event => {
 // ---- files ----------------------------------------------------------------------------------------------------------
 async function openFile(file) {
   if (!file) return;
-  const response = await fetch("/look", { method: "POST", headers: { "content-type": "text/plain" }, body: await file.text() });
+  const response = await fetch("/look", { method: "POST", headers: { "content-type": "text/plain", ...keyHeaders() }, body: await file.text() });
   const text = await response.text();
   if (response.ok) { location.href = text; return; }
   let message = `the server answered ${response.status}`;
@@ -355,7 +430,12 @@ document.addEventListener("keydown", event => {
   switch (event.key) {
     case "j": focus(at + 1); break;
     case "k": focus(at < 0 ? 0 : at - 1); break;
-    case "y": if (card) $("button[data-act=approve]:not([data-for-run])", card)?.click(); break;
+    case "y": {
+      const button = card && $("button[data-act=approve]:not([data-for-run])", card);
+      // A button that waits for the end of the call says so.
+      if (button && (!button.disabled || !isSeen(card))) act("approve", button);
+      break;
+    }
     case "e": openIn("edit"); break;
     case "n": openIn("reject"); break;
     case "/": if (!$("#f-search")) return; $("#f-search").focus(); break;
@@ -393,5 +473,6 @@ function openTarget() {
   if (target?.tagName === "DETAILS") target.open = true;
 }
 openTarget();
+watchCards(new Map());
 connect();
 look();

@@ -20,6 +20,7 @@ mod call_sheet;
 mod compat;
 mod connections;
 mod metrics;
+mod login_sessions;
 mod pages;
 mod rate_limit;
 mod request_guard;

@@ -17,8 +17,10 @@ use crate::access::RequestEvidence;
 use crate::api::ApiError;
 use crate::server::ServerState;
 
-/// Name of the cookie with the token of a person who uses the pages.
-pub(crate) const TOKEN_COOKIE: &str = "windlass_token";
+/// Name of the cookie of a person who is logged in.
+pub(crate) const LOGIN_COOKIE: &str = "windlass_login";
+/// Name of the header with the page key of a login.
+const PAGE_KEY_HEADER: &str = "x-windlass-page-key";
 
 /// Content security policy of every answer. Pages have no inline script and no inline style.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
@@ -65,10 +67,29 @@ fn check_request(
     let headers = request.headers();
     check_origin(state, request.method(), headers)?;
     let by_address = peer.ip().to_canonical().to_string();
+    let proxy_header = state.access.identity_header(peer.ip());
+    if proxy_header.is_some_and(|name| headers.get_all(name).iter().count() > 1) {
+        // A proxy that adds its header to that of the client has not decided who the person is.
+        return Err(ApiError::forbidden("identity_header", "several headers name the person"));
+    }
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let proxy_name = state.access.identity_header(peer.ip()).and_then(text);
-    let token = bearer_token(headers).or_else(|| cookie_token(headers));
-    match state.access.identify(RequestEvidence { token, proxy_name }) {
+    let proxy_name = proxy_header.and_then(text);
+    let token = bearer_token(headers);
+    let login =
+        login_cookie(headers).filter(|_| token.is_none()).and_then(|cookie| state.logins.find(cookie));
+    let identity = match login {
+        Some(login) if is_safe(request.method()) => Some(login.person),
+        Some(login) => {
+            let key = headers.get(PAGE_KEY_HEADER).and_then(|value| value.to_str().ok());
+            let has_key = key.is_some_and(|key| login.has_page_key(key));
+            if !has_key && !is_public(request.uri().path()) {
+                return Err(ApiError::forbidden("page_key", "this page is not logged in: log in again"));
+            }
+            has_key.then_some(login.person)
+        }
+        None => state.access.identify(RequestEvidence { token, proxy_name }),
+    };
+    match identity {
         Some(identity) => {
             if !state.request_limiter.admit(&identity.name) {
                 return Err(ApiError::too_many_requests());
@@ -93,7 +114,7 @@ fn check_origin(state: &ServerState, method: &Method, headers: &HeaderMap) -> Re
     if headers.get_all(header::HOST).iter().count() > 1 || !state.is_own_host(host) {
         return Err(ApiError::forbidden("host", "this server does not answer for that host"));
     }
-    let is_safe = matches!(*method, Method::GET | Method::HEAD);
+    let is_safe = is_safe(method);
     let site = headers.get("sec-fetch-site").map(|value| value.to_str().unwrap_or("?"));
     let mode = headers.get("sec-fetch-mode").map(|value| value.to_str().unwrap_or("?"));
     match site {
@@ -111,15 +132,21 @@ fn check_origin(state: &ServerState, method: &Method, headers: &HeaderMap) -> Re
     Ok(())
 }
 
+/// Returns true if a request with the method changes nothing.
+fn is_safe(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
 fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ").map(str::trim)
 }
 
-fn cookie_token(headers: &HeaderMap) -> Option<&str> {
+/// Returns the value of the cookie of a login.
+pub(crate) fn login_cookie(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     cookies
         .flat_map(|line| line.split(';'))
-        .find_map(|cookie| cookie.trim().strip_prefix(TOKEN_COOKIE)?.strip_prefix('='))
+        .find_map(|cookie| cookie.trim().strip_prefix(LOGIN_COOKIE)?.strip_prefix('='))
 }
 
 /// Returns true if a browser asks for a page.

@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
+use futures_util::future::OptionFuture;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use windlass::core::id::{AgentName, RunId, Timestamp};
 use windlass::core::item::Item;
 use windlass::error::StoreError;
-use windlass::fleet::{AgentRegistry, RunQueue, RunSubmission, Worker};
+use windlass::fleet::{AgentRegistry, QueuedRun, RunQueue, RunSubmission, Worker};
 use windlass::price::PriceList;
 use windlass::store::{SqliteStore, Store};
 
@@ -27,6 +28,7 @@ use crate::call_sheet::PreviewFunction;
 use crate::compat::{self, LiveText};
 use crate::connections::accept_connections;
 use crate::metrics::ServerMetrics;
+use crate::login_sessions::LoginSessions;
 use crate::pages;
 use crate::rate_limit::RateLimiter;
 use crate::request_guard::guard_request;
@@ -92,6 +94,9 @@ pub enum ServerError {
     /// The store cannot be opened, or the worker cannot be registered.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The worker of the server has panicked.
+    #[error("the worker of the server has ended")]
+    WorkerEnded,
 }
 
 /// Stops a server. Clones stop the same server.
@@ -235,7 +240,7 @@ impl<C: Send + Sync + 'static> AgentServer<C> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the server would answer anybody, or if the store fails at the start.
+    /// Returns an error if the server would answer anybody, or if its worker ends, for example because the store fails.
     pub async fn serve_on(self, listener: TcpListener) -> Result<(), ServerError> {
         let listen_error = |source| ServerError::Listen { address: self.address.clone(), source };
         let address = listener.local_addr().map_err(listen_error)?;
@@ -267,6 +272,7 @@ impl<C: Send + Sync + 'static> AgentServer<C> {
             looks: Default::default(),
             live_text: LiveText::default(),
             uploads: Default::default(),
+            logins: Default::default(),
             preview: self.preview,
             hosts: self.hosts,
             address,
@@ -283,16 +289,28 @@ impl<C: Send + Sync + 'static> AgentServer<C> {
             });
         let worker_stop = worker.stop_handle();
         let is_driving = self.limits.concurrent_runs > 0;
-        let working = is_driving.then(|| tokio::spawn(worker.run()));
-        accept_connections(listener, router, self.limits.connections, stop).await;
-        worker_stop.drain();
+        let mut working = is_driving.then(|| tokio::spawn(worker.run()));
+        let mut accepting =
+            std::pin::pin!(accept_connections(listener, router, self.limits.connections, stop.clone()));
+        // A server without its worker would accept runs that nobody drives.
+        let worked = tokio::select! {
+            () = &mut accepting => {
+                worker_stop.drain();
+                OptionFuture::from(working).await
+            }
+            Some(worked) = OptionFuture::from(working.as_mut()) => {
+                tracing::error!("the server stops: its worker has ended");
+                stop.cancel();
+                accepting.await;
+                Some(worked)
+            }
+        };
         watching.await.ok();
-        if let Some(working) = working
-            && let Ok(Err(error)) = working.await
-        {
-            return Err(error.into());
+        match worked {
+            None | Some(Ok(Ok(_))) => Ok(()),
+            Some(Ok(Err(error))) => Err(error.into()),
+            Some(Err(_)) => Err(ServerError::WorkerEnded),
         }
-        Ok(())
     }
 }
 
@@ -337,6 +355,7 @@ pub(crate) struct ServerState {
     pub(crate) looks: api::CallLooks,
     pub(crate) live_text: LiveText,
     pub(crate) uploads: pages::UploadShelf,
+    pub(crate) logins: LoginSessions,
     pub(crate) preview: Option<PreviewFunction>,
     hosts: Vec<String>,
     address: SocketAddr,
@@ -344,6 +363,11 @@ pub(crate) struct ServerState {
 }
 
 impl ServerState {
+    /// Returns true if only this machine reaches the server without a proxy.
+    pub(crate) fn is_on_loopback(&self) -> bool {
+        self.address.ip().is_loopback()
+    }
+
     /// Returns true if the server answers for the host of a request.
     pub(crate) fn is_own_host(&self, host: &str) -> bool {
         let name = host_name(host);
@@ -372,13 +396,19 @@ impl ServerState {
         Ok(start.map(|start| start.run_started.agent))
     }
 
-    /// Puts a stored run into the queue, unless it is there.
-    pub(crate) async fn ensure_queued(&self, run: &RunId, agent: &AgentName) -> Result<(), ApiError> {
-        if self.queue.load_queued_run(run).await?.is_none() {
+    /// Puts a stored run into the queue for a tenant, unless it is there. Returns the run if it was there.
+    pub(crate) async fn ensure_queued(
+        &self,
+        run: &RunId,
+        agent: &AgentName,
+        tenant: &str,
+    ) -> Result<Option<QueuedRun>, ApiError> {
+        let queued = self.queue.load_queued_run(run).await?;
+        if queued.is_none() {
             let submission = RunSubmission::new(run.clone(), agent.clone(), Vec::<Arc<Item>>::new());
-            self.queue.submit_run(&submission, wall_clock_now()).await?;
+            self.queue.submit_run(&submission.tenant(tenant), wall_clock_now()).await?;
         }
-        Ok(())
+        Ok(queued)
     }
 
     /// Returns the calls of a run that wait.

@@ -5,8 +5,11 @@ mod support;
 
 use serde_json::{Value, json};
 use support::{TestServer, clerk};
-use windlass::store::RunQuery;
-use windlass::store::Store;
+use windlass::core::authenticity::{MacKey, MacKeyring};
+use windlass::core::id::Timestamp;
+use windlass::fleet::{AgentOffer, NextStep, QueuedState, RunDeparture, RunSubmission, WorkRequest};
+use windlass::store::{LeaseClaim, MemoryStore, RunQuery, Store};
+use windlass_server::ServerLimits;
 
 fn decision(item: &Value, decision: Value) -> Value {
     json!({ "call": item["call"], "attempt": item["attempt"], "displayed": item["sheet"]["digest"], "decision": decision })
@@ -182,6 +185,8 @@ async fn a_run_is_forked_compared_exported_and_imported() {
     let (code, body) = client.post("/v1/runs/r1/fork", &fork).await;
     assert_eq!(code, 201, "{body}");
     client.wait_for("f1", "finished").await;
+    let queued = server.queue.load_queued_run(&"f1".into()).await.unwrap().unwrap();
+    assert_eq!(queued.submission.tenant, "tess");
     let (code, diff) = client.get("/v1/runs/f1/diff?with=r1").await;
     assert_eq!((code, &diff["is_same"]), (200, &json!(false)), "{diff}");
     assert_eq!(diff["common_records"], at + 1);
@@ -215,6 +220,8 @@ async fn a_run_that_was_not_submitted_is_not_adopted_by_a_start() {
         client.post("/v1/runs/own/decisions", &decision(&item, json!({ "type": "approve" }))).await;
     assert_eq!(code, 200, "{body}");
     client.wait_for("own", "finished").await;
+    let queued = server.queue.load_queued_run(&"own".into()).await.unwrap().unwrap();
+    assert_eq!(queued.submission.tenant, "tess");
     assert_eq!(server.queue.list_runs(&RunQuery::default()).await.unwrap().len(), 1);
 }
 
@@ -334,4 +341,59 @@ async fn a_budget_question_is_answered_from_the_inbox() {
     let (code, body) = client.post("/v1/runs/r1/decisions", &answer).await;
     assert_eq!(code, 200, "{body}");
     client.wait_for("r1", "finished").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_of_a_store_with_keys_is_exported_and_imported_with_its_mac() {
+    let keyed = |number: u8| {
+        let keys = MacKeyring::new(MacKey::from_bytes([number; 32]));
+        std::sync::Arc::new(MemoryStore::default().with_keys(keys))
+    };
+    let server = TestServer::start_on(keyed(1), |server| server).await;
+    let client = server.client();
+    client.start_until("r1", "hello", "finished").await;
+    let (code, text) = client.get_text("/v1/runs/r1/export").await;
+    assert_eq!(code, 200, "{text}");
+    for (number, expected) in [(1, 201), (2, 422)] {
+        let other = TestServer::start_on(keyed(number), |server| server).await;
+        let to = other.client();
+        let request = to.request("POST", "/v1/runs/import").header("content-type", "text/plain");
+        let (code, body) =
+            support::read_json(to.send(request.body(text.clone().into()).unwrap()).await).await;
+        assert_eq!(code, expected, "{body}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_is_cancelled_and_takes_no_other_order() {
+    let limits = ServerLimits { concurrent_runs: 0, ..ServerLimits::default() };
+    let server = TestServer::start_with(|server| server.limits(limits)).await;
+    let client = server.client();
+    let (run, now) = (windlass::core::id::RunId::from("r"), Timestamp(1_000));
+    let submission = RunSubmission::new(run.clone(), "clerk", "hello");
+    server.queue.submit_run(&submission, now).await.unwrap();
+    let claim = LeaseClaim { owner: "w", now, duration: std::time::Duration::from_secs(60) };
+    server.queue.register_worker(claim).await.unwrap();
+    let offers = vec![AgentOffer { agent: "clerk".into(), build: "b".to_owned() }];
+    let request = WorkRequest { worker: "w".to_owned(), now, held: None, offers, limit: 1, only: None };
+    assert_eq!(server.queue.take_work(&request).await.unwrap().runs.len(), 1);
+    let left = RunDeparture {
+        worker: "w".to_owned(),
+        run: run.clone(),
+        lease: None,
+        status: None,
+        now,
+        signals_seen: 0,
+        orders_done: 0,
+        next: NextStep::Bury { reason: "it is damaged".to_owned() },
+    };
+    server.queue.leave_run(&left).await.unwrap();
+    for (path, body) in [("/v1/runs/r/input", json!({ "input": "more" })), ("/v1/runs/r/resume", Value::Null)]
+    {
+        let (code, refused) = client.post(path, &body).await;
+        assert_eq!((code, &refused["error"]["code"]), (409, &json!("dead_letter")), "{path}");
+    }
+    assert_eq!(client.post("/v1/runs/r/cancel", &Value::Null).await.0, 202);
+    let queued = server.queue.load_queued_run(&run).await.unwrap().unwrap();
+    assert_eq!(queued.state, QueuedState::Ready);
 }

@@ -158,23 +158,130 @@ async fn every_answer_has_a_strict_policy_and_no_token() {
     }
 }
 
+/// Logs in, and returns the cookie and the page key.
+async fn log_in(client: &TestClient, token: &str) -> Option<(String, String)> {
+    let request =
+        client.request("POST", "/login").header("content-type", "application/x-www-form-urlencoded");
+    let response = client.send(request.body(format!("token={token}").into()).unwrap()).await;
+    let cookie = response.headers().get("set-cookie")?.to_str().unwrap().to_owned();
+    let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
+    let page = String::from_utf8_lossy(&body).into_owned();
+    let key = page.split_once("data-page-key=\"")?.1.split_once('"')?.0.to_owned();
+    Some((cookie, key))
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_login_sets_a_cookie_that_scripts_and_other_sites_do_not_get() {
+async fn a_login_gives_the_browser_no_token_and_a_cookie_alone_changes_nothing() {
     let server = server().await;
     let client = server.client();
-    let post = async |token: &str| {
-        let request =
-            client.request("POST", "/login").header("content-type", "application/x-www-form-urlencoded");
-        client.send(request.body(format!("token={token}").into()).unwrap()).await
-    };
-    let refused = post("wrong").await;
-    assert_eq!((refused.status().as_u16(), refused.headers().get("set-cookie").is_some()), (401, false));
-    let welcome = post("anna-token").await;
-    let cookie = welcome.headers()["set-cookie"].to_str().unwrap().to_owned();
+    assert_eq!(log_in(&client, "wrong").await, None);
+    let (cookie, key) = log_in(&client, "root-token").await.unwrap();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+    assert!(!cookie.contains("root-token") && !key.contains("root-token"), "{cookie}");
     let pair = cookie.split(';').next().unwrap();
-    let request = client.request("GET", "/v1/me").header("cookie", pair).body(Default::default()).unwrap();
-    assert_eq!(support::read_json(client.send(request).await).await.1["name"], "anna");
+    let send = async |method: &str, path: &str, headers: &[(&str, &str)], body: &str| {
+        let mut request = client.request(method, path).header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        support::read_json(client.send(request.body(body.to_owned().into()).unwrap()).await).await
+    };
+    let (cookie, key) = (("cookie", pair), ("x-windlass-page-key", key.as_str()));
+    assert_eq!(send("GET", "/v1/me", &[cookie], "").await.1["name"], "root");
+    let start = json!({ "run": "r", "agent": "clerk", "input": "hello" }).to_string();
+    // Another server of this machine that the browser opens is sent the cookie, and nothing else.
+    for headers in [&[cookie][..], &[cookie, ("x-windlass-page-key", "0")]] {
+        let (code, refused) = send("POST", "/v1/runs", headers, &start).await;
+        assert_eq!((code, &refused["error"]["code"]), (403, &json!("page_key")));
+    }
+    assert_eq!(send("POST", "/v1/runs", &[key], &start).await.0, 401);
+    for half in [pair.split_once('=').unwrap().1, key.1] {
+        let bearer = format!("Bearer {half}");
+        assert_eq!(send("GET", "/v1/me", &[("authorization", bearer.as_str())], "").await.0, 401);
+    }
+    assert_eq!(count_runs(&server).await, 0);
+    assert_eq!(send("POST", "/v1/runs", &[cookie, key], &start).await.0, 201);
+    // The login ends in the server, and not only in the browser.
+    assert_eq!(send("POST", "/logout", &[cookie, key], "").await.0, 303);
+    assert_eq!(send("GET", "/v1/me", &[cookie], "").await.0, 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_of_an_agent_that_a_person_may_not_run_is_not_continued() {
+    let policy = people().with_person(
+        "vic",
+        TokenDigest::of_token("vic-token"),
+        [("clerk", AccessRole::Run), ("bank", AccessRole::View)],
+    );
+    let server = TestServer::start_with(|server| server.access(policy)).await;
+    let [rob, vic, root] = ["rob", "vic", "root"].map(|name| server.client_with(&format!("{name}-token")));
+    let start = |run: &str, agent: &str, session: &str| json!({ "run": run, "agent": agent, "input": "hello", "session": session });
+    assert_eq!(root.post("/v1/runs", &start("b", "bank", "s")).await.0, 201);
+    root.wait_for("b", "finished").await;
+    for (place, client) in [&rob, &vic].into_iter().enumerate() {
+        let (code, refused) = client.post("/v1/runs", &start(&format!("x{place}"), "clerk", "s")).await;
+        assert_eq!((code, &refused["error"]["code"]), (404, &json!("session_not_found")), "{refused}");
+    }
+    // A response that one may view is not continued, either.
+    let (_, response) = root.post("/v1/responses", &json!({ "model": "bank", "input": "hello" })).await;
+    let next = json!({ "model": "clerk", "input": "and?", "previous_response_id": response["id"] });
+    assert_eq!(vic.post("/v1/responses", &next).await.0, 404);
+    // Items of no known run are nobody's.
+    let kept = windlass::store::Store::sessions(&*server.queue).unwrap();
+    let item = std::sync::Arc::new(windlass::core::item::Item::user("an import"));
+    kept.append_items(&"old".into(), vec![item]).await.unwrap();
+    assert_eq!(rob.post("/v1/runs", &start("o", "clerk", "old")).await.0, 404);
+    // New sessions and sessions of one's own agents are.
+    assert_eq!(rob.post("/v1/runs", &start("c", "clerk", "own")).await.0, 201);
+    rob.wait_for("c", "finished").await;
+    assert_eq!(vic.post("/v1/runs", &start("d", "clerk", "own")).await.0, 201);
+    assert_eq!(root.post("/v1/runs", &start("e", "clerk", "old")).await.0, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nested_call_is_approved_by_a_person_with_the_right_for_its_agent() {
+    let policy = AccessPolicy::default()
+        .with_person("fay", TokenDigest::of_token("fay-token"), [("front", AccessRole::Approve)])
+        .with_person(
+            "bo",
+            TokenDigest::of_token("bo-token"),
+            [("front", AccessRole::Approve), ("clerk", AccessRole::Approve)],
+        )
+        .with_person("root", TokenDigest::of_token("root-token"), [("*", AccessRole::Administer)]);
+    let agents = [support::clerk(), support::front()];
+    let server = TestServer::start_agents(agents, |server| server.access(policy)).await;
+    let [fay, bo, root] = ["fay", "bo", "root"].map(|name| server.client_with(&format!("{name}-token")));
+    let start = json!({ "run": "r", "agent": "front", "input": "research it" });
+    assert_eq!(root.post("/v1/runs", &start).await.0, 201);
+    let paused = fay.wait_for("r", "paused").await;
+    let item = &paused["pending"][0];
+    assert_eq!(item["agent"], "clerk");
+    let body = json!({ "call": item["call"], "attempt": item["attempt"], "displayed": item["sheet"]["digest"], "decision": { "type": "approve" } });
+    let (code, refused) = fay.post("/v1/runs/r/decisions", &body).await;
+    assert_eq!((code, &refused["error"]["code"]), (403, &json!("missing_right")), "{refused}");
+    assert_eq!(bo.post("/v1/runs/r/decisions", &body).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_name_only_agents_that_a_person_may_view_and_looks_are_at_calls() {
+    let server = server().await;
+    let [vera, anna, root] =
+        ["vera", "anna", "root"].map(|name| server.client_with(&format!("{name}-token")));
+    for path in ["/fleet", "/runs"] {
+        assert!(!vera.get_text(path).await.1.contains("bank"), "{path}");
+        assert!(root.get_text(path).await.1.contains("bank"), "{path}");
+    }
+    root.start_until("r", "pay Ropeworks", "paused").await;
+    for (call, expected) in [("made up", json!([])), ("pay-1", json!(["vera"]))] {
+        let look = json!({ "run": "r", "call": call });
+        assert_eq!(vera.post("/v1/inbox/looking", &look).await.0, 200);
+        assert_eq!(anna.post("/v1/inbox/looking", &look).await.1["others"], expected, "{call}");
+    }
+    // Numbers of any size in an address.
+    let largest = u64::MAX;
+    for path in [format!("/?skip={largest}"), format!("/runs/r?at={largest}")] {
+        assert_eq!(root.get_text(&path).await.0, 200, "{path}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,6 +299,9 @@ async fn a_proxy_names_people_only_from_its_own_address() {
         let request =
             client.request("GET", "/v1/me").header("x-user", "anna").body(Default::default()).unwrap();
         assert_eq!(client.send(request).await.status().as_u16(), expected);
+        let twice = client.request("GET", "/v1/me").header("x-user", "root").header("x-user", "anna");
+        let code = client.send(twice.body(Default::default()).unwrap()).await.status().as_u16();
+        assert_eq!(code, if expected == 200 { 403 } else { 401 });
     }
 }
 
@@ -222,10 +332,10 @@ async fn bodies_rates_streams_and_connections_are_limited() {
     let (_one, _two) =
         (client.events("/v1/inbox/events", None).await, client.events("/v1/inbox/events", None).await);
     assert_eq!(client.get("/v1/inbox/events").await.0, 429);
-    let mut codes = Vec::new();
-    for _ in 0..60 {
-        codes.push(client.get("/v1/me").await.0);
-    }
+    // Together, so that they come within a second on a slow machine, too.
+    let waiting = (0..60).map(|_| client.get("/v1/me"));
+    let codes: Vec<u16> =
+        futures_util::future::join_all(waiting).await.into_iter().map(|(code, _)| code).collect();
     assert!(codes.contains(&200) && codes.contains(&429), "{codes:?}");
     assert_eq!(count_runs(&server).await, 0);
     // More connections than there is room for wait, and are served when others end.

@@ -127,7 +127,7 @@ pub(crate) async fn decide_call(
     let paused = load_paused(&*state.queue, &id).await?;
     let mut pending = find_call(&paused, &path)?;
     // The decider of a nested call has the right for its agent, too.
-    if !person.may(AccessRole::Approve, &pending.agent) && !person.may(AccessRole::Approve, &agent) {
+    if !person.may(AccessRole::Approve, &pending.agent) {
         return Err(ApiError::forbidden("missing_right", "you lack the right `approve` for this agent"));
     }
     if pending.attempt != body.attempt {
@@ -150,7 +150,7 @@ pub(crate) async fn decide_call(
         attempt: Some(body.attempt),
     };
     post_reviewed_decision(&*state.queue, &id, path, decision, scope, review).await?;
-    state.ensure_queued(&id, &agent).await?;
+    state.ensure_queued(&id, &agent, &person.name).await?;
     tracing::info!(run, call = body.call, person = person.name, "a decision is posted");
     Ok(PostedSummary { run: run.to_owned(), call: body.call, decided_by: person.name.clone() })
 }

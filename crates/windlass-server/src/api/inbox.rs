@@ -175,7 +175,15 @@ pub(super) async fn look_at_call(
     JsonBody(body): JsonBody<LookBody>,
 ) -> Result<Json<LookSummary>, ApiError> {
     find_viewable_run(&state, &person, &body.run, AccessRole::View).await?;
-    state.looks.note(&person.name, &body.run, &body.call);
+    // Other texts are not kept: a viewer could fill the memory with them.
+    let snapshot = state.watch.snapshot().await?;
+    let is_waiting = snapshot
+        .entries
+        .iter()
+        .any(|entry| entry.run.as_str() == body.run && entry.pending.path.to_string() == body.call);
+    if is_waiting {
+        state.looks.note(&person.name, &body.run, &body.call);
+    }
     let mut others = state.looks.people_at(&body.run, &body.call);
     others.retain(|name| *name != person.name);
     Ok(Json(LookSummary { others }))

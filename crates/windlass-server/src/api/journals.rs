@@ -17,11 +17,12 @@ use windlass::core::{
     item::{Item, OutputContent},
     journal::{
         CallStatus, HashChain, JournalEntry, JournalRecord, ModelResponded, ToolUsePolicyKind,
-        authenticate_records,
+        append_text_mac, authenticate_records,
     },
     provenance::ContentSources,
     usage::Usage,
 };
+use windlass::fleet::RunQueue;
 use windlass::run::{PausedRun, TextAuthenticity};
 use windlass::store::{
     self, LeaseClaim, LeaseOwner, OpenRunError, RunStatus, Store, load_paused, verify_stored_run,
@@ -119,7 +120,9 @@ pub(crate) async fn fork_stored_run(
     let change = change_of(body.change, &origin, body.at, person)?;
     let fork = store::fork_run(&*state.queue, &id, body.at, new_run.clone(), change).await?;
     if body.start {
-        state.ensure_queued(&new_run, &agent).await?;
+        let queued = state.queue.load_queued_run(&id).await?;
+        let tenant = queued.map_or_else(|| person.name.clone(), |queued| queued.submission.tenant);
+        state.ensure_queued(&new_run, &agent, &tenant).await?;
     }
     Ok(summary_of(&fork, &agent))
 }
@@ -293,7 +296,12 @@ pub(super) async fn export_run(
         (header::CONTENT_TYPE, "text/plain; charset=utf-8".to_owned()),
         (header::CONTENT_DISPOSITION, disposition),
     ];
-    Ok((headers, paused.record().to_text()).into_response())
+    let mut text = paused.record().to_text();
+    if let Some(keys) = state.queue.mac_keys() {
+        let count = paused.record().journal().len() as u64;
+        append_text_mac(&mut text, paused.record().run_id(), count, keys);
+    }
+    Ok((headers, text).into_response())
 }
 
 pub(super) async fn import_run(

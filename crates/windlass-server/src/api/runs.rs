@@ -16,7 +16,7 @@ use windlass::core::{
     run::{Run, RunEnd},
 };
 use windlass::error::StoreErrorKind;
-use windlass::fleet::{QueueOrder, QueuedState, RunQueue, RunSubmission, SubmitResult};
+use windlass::fleet::{QueueOrder, QueuedRun, QueuedState, RunQueue, RunSubmission, SubmitResult};
 use windlass::run::PausedRun;
 use windlass::store::{RunCursor, RunQuery, RunStatus, Store, StoredRun, load_paused};
 
@@ -299,6 +299,9 @@ pub(crate) async fn start_submission(
             "there is no agent of this name that you may run",
         ));
     }
+    if let Some(session) = &submission.session {
+        check_session(state, person, session).await?;
+    }
     // A run that was not submitted would be continued by the submission.
     if state.queue.load_queued_run(&submission.run).await?.is_none()
         && state.load_first_agent(&submission.run).await?.is_some()
@@ -306,6 +309,43 @@ pub(crate) async fn start_submission(
         return Err(ApiError::conflict("already_exists", "another run has this id"));
     }
     Ok(state.queue.submit_run(submission, wall_clock_now()).await? == SubmitResult::AlreadySubmitted)
+}
+
+/// Refuses a session that has items of runs that the person may not start: the new run would show them, and add to them.
+///
+/// # Errors
+///
+/// Such a session does not exist for the person.
+async fn check_session(
+    state: &ServerState,
+    person: &PersonIdentity,
+    session: &SessionId,
+) -> Result<(), ApiError> {
+    if person.may_everywhere(AccessRole::Run) {
+        return Ok(());
+    }
+    let refused = || {
+        ApiError::new(StatusCode::NOT_FOUND, "session_not_found", "there is no session that you may continue")
+    };
+    let mut query = RunQuery { session: Some(session.clone()), limit: MAX_PAGE, ..RunQuery::default() };
+    let mut has_runs = false;
+    loop {
+        let page = state.queue.list_runs(&query).await?;
+        if page.iter().any(|stored| !person.may(AccessRole::Run, &stored.agent)) {
+            return Err(refused());
+        }
+        has_runs |= !page.is_empty();
+        if page.len() < MAX_PAGE as usize {
+            break;
+        }
+        query.after = page.last().map(RunCursor::from);
+    }
+    let Some(sessions) = state.queue.sessions() else { return Ok(()) };
+    // Items of no known run are an import, or those of runs that are forgotten.
+    if !has_runs && !sessions.load_session(session).await?.items.is_empty() {
+        return Err(refused());
+    }
+    Ok(())
 }
 
 /// Returns the agent of a run that a person may see.
@@ -376,8 +416,8 @@ pub(crate) struct QueueState {
     pub(crate) reason: Option<String>,
 }
 
-impl From<&windlass::fleet::QueuedRun> for QueueState {
-    fn from(queued: &windlass::fleet::QueuedRun) -> Self {
+impl From<&QueuedRun> for QueueState {
+    fn from(queued: &QueuedRun) -> Self {
         let (state, worker) = match &queued.state {
             QueuedState::Ready => ("ready", None),
             QueuedState::Waiting { .. } => ("waiting", None),
@@ -609,7 +649,7 @@ pub(super) async fn resume_run(
     UrlPath(run): UrlPath<String>,
 ) -> Result<(StatusCode, Json<OrderSummary>), ApiError> {
     let (id, agent) = find_viewable_run(&state, &person, &run, AccessRole::Run).await?;
-    state.ensure_queued(&id, &agent).await?;
+    refuse_dead_letter(state.ensure_queued(&id, &agent, &person.name).await?)?;
     Ok((StatusCode::ACCEPTED, Json(OrderSummary { run })))
 }
 
@@ -653,7 +693,20 @@ async fn post_order(
     {
         return Err(ApiError::conflict("run_ended", "the run has ended"));
     }
-    state.ensure_queued(&id, &agent).await?;
+    let queued = state.ensure_queued(&id, &agent, &person.name).await?;
+    if *order != QueueOrder::Cancel {
+        refuse_dead_letter(queued)?;
+    }
     state.queue.post_order(&id, order).await?;
     Ok((StatusCode::ACCEPTED, Json(OrderSummary { run })))
+}
+
+/// Refuses an order that would wait until somebody revives the run.
+fn refuse_dead_letter(queued: Option<QueuedRun>) -> Result<(), ApiError> {
+    match queued {
+        Some(queued) if queued.state == QueuedState::DeadLetter => {
+            Err(ApiError::conflict("dead_letter", "the run is a dead letter: revive it first, or cancel it"))
+        }
+        _ => Ok(()),
+    }
 }

@@ -32,8 +32,8 @@ pub(super) fn inbox(total: usize, skip: usize, items: &[InboxItem], person: &str
         @if total > items.len() {
             nav.pager aria-label="Pages" {
                 @if skip > 0 { a href={ "/?skip=" (skip.saturating_sub(PAGE_CALLS)) } { "Earlier" } }
-                span { (skip + 1) "–" (skip + items.len()) " of " (total) }
-                @if skip + items.len() < total { a href={ "/?skip=" (skip + PAGE_CALLS) } { "Later" } }
+                span { (skip.saturating_add(1)) "–" (skip.saturating_add(items.len())) " of " (total) }
+                @if skip.saturating_add(items.len()) < total { a href={ "/?skip=" (skip + PAGE_CALLS) } { "Later" } }
             }
         }
     }
@@ -78,7 +78,7 @@ pub(super) fn sheet_body(sheet: &CallSheet, effect: Option<&str>) -> Markup {
         @if let Some(change) = &sheet.change { (change_text(change)) }
         @if sheet.change.is_none() { (argument_table(&sheet.arguments)) }
         @if sheet.change.is_some() {
-            details { summary { "The arguments, in full" } (argument_table(&sheet.arguments)) }
+            details open { summary { "The arguments, in full" } (argument_table(&sheet.arguments)) }
         }
         ul.notes {
             @for (place, note) in sheet.notes.iter().enumerate() {
@@ -137,7 +137,7 @@ fn actions(item: &InboxItem, id: &str) -> Markup {
             form.answer data-act="answer" data-kind=(answer_kind(item.answer_schema.as_ref())) {
                 label for={ (id) "-answer" } { "Your answer" }
                 @match enum_values(item.answer_schema.as_ref()) {
-                    Some(values) => select id={ (id) "-answer" } name="value" { @for value in values { option { (value) } } },
+                    Some(values) => select id={ (id) "-answer" } name="value" { @for value in values { option value=(value) { (line(&value)) } } },
                     None => textarea id={ (id) "-answer" } name="value" rows="2" required {},
                 }
                 @if let Some(schema) = &item.answer_schema { p.dim { "It must match " code { (line(&schema.to_string())) } } }
@@ -212,7 +212,7 @@ fn edit_field(field: &str, name: &str, schema: &Value, value: &Value) -> Markup 
     match (kind, enum_values(Some(schema))) {
         ("string", Some(values)) => html! {
             select id=(field) name=(name) data-kind="string" {
-                @for option in values { option selected[value.as_str() == Some(&option)] { (option) } }
+                @for option in values { option value=(option) selected[value.as_str() == Some(&option)] { (line(&option)) } }
             }
         },
         ("string", None) => html! {

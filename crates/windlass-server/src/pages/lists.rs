@@ -4,11 +4,18 @@ use maud::{Markup, html};
 use windlass::core::inspect::{RunDiff, StepLine};
 
 use super::markup::{line, number, query_text, status_tone, status_word, time};
+use crate::access::{AccessRole, PersonIdentity};
 use crate::agent_catalogue::AgentCatalogue;
 use crate::api::{FleetSummary, RunListQuery, RunPage};
 
 /// Renders the list of runs.
-pub(super) fn runs(asked: &RunListQuery, page: &RunPage, agents: &AgentCatalogue) -> Markup {
+pub(super) fn runs(
+    asked: &RunListQuery,
+    page: &RunPage,
+    agents: &AgentCatalogue,
+    person: &PersonIdentity,
+) -> Markup {
+    let may = |role| agents.agents().map(|(name, _)| name).filter(move |name| person.may(role, name));
     let status = asked.status.as_deref().unwrap_or_default();
     let agent = asked.agent.as_deref().unwrap_or_default();
     html! {
@@ -20,7 +27,7 @@ pub(super) fn runs(asked: &RunListQuery, page: &RunPage, agents: &AgentCatalogue
             form data-act="start" {
                 h2 #dialog-title { "Start a run" }
                 label for="new-agent" { "Agent" }
-                select #new-agent name="agent" { @for (name, _) in agents.agents() { option { (name.as_str()) } } }
+                select #new-agent name="agent" { @for name in may(AccessRole::Run) { option { (name.as_str()) } } }
                 label for="new-input" { "Input" }
                 textarea #new-input name="input" rows="4" required autofocus {}
                 label for="new-id" { "Id " span.dim { "(a new one if empty; the same id starts nothing twice)" } }
@@ -40,7 +47,7 @@ pub(super) fn runs(asked: &RunListQuery, page: &RunPage, agents: &AgentCatalogue
             label for="f-agent" { "Agent" }
             select #f-agent name="agent" {
                 option value="" selected[agent.is_empty()] { "any" }
-                @for (name, _) in agents.agents() { option value=(name.as_str()) selected[agent == name.as_str()] { (name.as_str()) } }
+                @for name in may(AccessRole::View) { option value=(name.as_str()) selected[agent == name.as_str()] { (name.as_str()) } }
             }
             button { "Filter" }
         }
@@ -73,7 +80,7 @@ pub(super) fn runs(asked: &RunListQuery, page: &RunPage, agents: &AgentCatalogue
 }
 
 /// Renders the workers and the queue.
-pub(super) fn fleet(fleet: &FleetSummary, agents: &AgentCatalogue) -> Markup {
+pub(super) fn fleet(fleet: &FleetSummary, agents: &AgentCatalogue, person: &PersonIdentity) -> Markup {
     html! {
         div.head { h1 { "Fleet" } }
         section.panel {
@@ -85,7 +92,7 @@ pub(super) fn fleet(fleet: &FleetSummary, agents: &AgentCatalogue) -> Markup {
             h2 { "Agents of this server" }
             div.wide tabindex="0" role="region" aria-label="Agents" { table.list {
                 thead { tr { th scope="col" { "agent" } th scope="col" { "build" } th scope="col" { "tools" } } }
-                tbody { @for (name, agent) in agents.agents() {
+                tbody { @for (name, agent) in agents.agents().filter(|(name, _)| person.may(AccessRole::View, name)) {
                     tr { td { b { (line(name.as_str())) } } td.mono { (&agent.build[..12.min(agent.build.len())]) }
                         td { @for tool in &agent.tools { span.tag title=(tool.description) { (line(&tool.name)) " · " (tool.effect) } " " } } }
                 } }
@@ -185,6 +192,16 @@ pub(super) fn login(is_wrong: bool) -> Markup {
                 button.yes { "Open" }
             }
             p.dim { "Whoever runs this server gives out tokens: " code { "windlass serve --help" } }
+        }
+    }
+}
+
+/// Renders the page after a login. The script keeps the key of the page, and opens the inbox.
+pub(super) fn logged_in(page_key: &str) -> Markup {
+    html! {
+        section.panel.login data-page-key=(page_key) {
+            h1 { "Windlass" }
+            p { "You are logged in. " a href="/" { "Open the inbox" } }
         }
     }
 }

@@ -167,7 +167,7 @@ pub(super) fn item(item: &Item) -> Markup {
             row("handoff", html! { (line(handoff.from.as_str())) " → " (line(handoff.to.as_str())) })
         }
         Item::HostedTool(opaque) | Item::Unknown(opaque) => {
-            row(&opaque.kind, html! { span.dim { "an item of the provider" } })
+            row(SafeText::from_line(&opaque.kind).as_str(), html! { span.dim { "an item of the provider" } })
         }
         _ => row("item", html! {}),
     }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use maud::Markup;
@@ -35,7 +35,8 @@ use crate::api::{
     ApiError, RequestPerson, RunListQuery, TextBody, UrlPath, UrlQuery, find_viewable_run, list_runs_page,
 };
 use crate::lock_unpoisoned;
-use crate::request_guard::TOKEN_COOKIE;
+use crate::login_sessions::LOGIN_DURATION;
+use crate::request_guard::{LOGIN_COOKIE, login_cookie};
 use crate::server::ServerState;
 
 /// Number of uploaded runs that are kept.
@@ -139,7 +140,7 @@ async fn show_runs(
 ) -> Result<Html<String>, PageError> {
     asked.search = asked.search.filter(|text| !text.is_empty());
     let page = list_runs_page(&state, &person, &asked).await?;
-    framed(&state, &person, "Runs", "/runs", &lists::runs(&asked, &page, &state.catalogue)).await
+    framed(&state, &person, "Runs", "/runs", &lists::runs(&asked, &page, &state.catalogue, &person)).await
 }
 
 #[derive(Deserialize)]
@@ -168,7 +169,7 @@ async fn show_run(
         }
     };
     let records = paused.record().read_journal().map_err(ApiError::from)?;
-    let is_now = asked.at.is_none_or(|at| at + 1 >= records.len() as u64);
+    let is_now = asked.at.is_none_or(|at| at.saturating_add(1) >= records.len() as u64);
     let waiting = if is_now { state.pending_items(&id).await? } else { Vec::new() };
     let driver = state.queue.load_lease(&id).await.map_err(ApiError::from)?.map(|lease| lease.owner);
     let view = RunView {
@@ -242,7 +243,7 @@ async fn show_fleet(
     RequestPerson(person): RequestPerson,
 ) -> Result<Html<String>, PageError> {
     let fleet = state.fleet_page(&person, None, 200).await?;
-    framed(&state, &person, "Fleet", "/fleet", &lists::fleet(&fleet, &state.catalogue)).await
+    framed(&state, &person, "Fleet", "/fleet", &lists::fleet(&fleet, &state.catalogue, &person)).await
 }
 
 async fn show_look(
@@ -365,26 +366,49 @@ fn login_page(is_wrong: bool) -> Html<String> {
     Html(frame.render(&lists::login(is_wrong)).into_string())
 }
 
-/// Sets the cookie of a person whose token is known.
-async fn log_in(State(state): State<Arc<ServerState>>, TextBody(form): TextBody) -> Response {
+/// Logs a person in whose token is known: sets the cookie, and gives the page its key.
+async fn log_in(
+    State(state): State<Arc<ServerState>>,
+    headers: HeaderMap,
+    TextBody(form): TextBody,
+) -> Result<Response, ApiError> {
     let token = form.split('&').find_map(|field| field.strip_prefix("token=")).unwrap_or_default();
     let is_plain = !token.is_empty()
         && token.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
     let known = state.access.identify(RequestEvidence { token: Some(token), proxy_name: None });
-    match known.filter(|_| is_plain) {
-        Some(person) => {
-            tracing::info!(person = person.name, "a person has logged in");
-            let cookie =
-                format!("{TOKEN_COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age=2592000");
-            with_cookie(Redirect::to("/").into_response(), &cookie)
-        }
-        None => (StatusCode::UNAUTHORIZED, login_page(true)).into_response(),
-    }
+    let Some(person) = known.filter(|_| is_plain) else {
+        return Ok((StatusCode::UNAUTHORIZED, login_page(true)).into_response());
+    };
+    tracing::info!(person = person.name, "a person has logged in");
+    let secrets = state.logins.begin(person).map_err(|error| {
+        tracing::error!(%error, "there is no randomness");
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no_randomness", "the login has failed; try again")
+    })?;
+    let frame = PageFrame { title: "Logged in", current: "", person: "", waiting: 0 };
+    let page = Html(frame.render(&lists::logged_in(&secrets.page_key)).into_string());
+    let age = LOGIN_DURATION.as_secs();
+    let attributes = format!("{}; Max-Age={age}", cookie_attributes(&state, &headers));
+    let cookie = format!("{LOGIN_COOKIE}={}; {attributes}", secrets.cookie);
+    Ok(with_cookie(page.into_response(), &cookie))
 }
 
-async fn log_out() -> Response {
-    let cookie = format!("{TOKEN_COOKIE}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0");
+async fn log_out(State(state): State<Arc<ServerState>>, headers: HeaderMap) -> Response {
+    if let Some(cookie) = login_cookie(&headers) {
+        state.logins.end(cookie);
+    }
+    let cookie = format!("{LOGIN_COOKIE}=; {}; Max-Age=0", cookie_attributes(&state, &headers));
     with_cookie(Redirect::to("/login").into_response(), &cookie)
+}
+
+/// Returns the attributes of the cookie. It is sent over TLS alone where the browser uses TLS, or where others share the
+/// network.
+fn cookie_attributes(state: &ServerState, headers: &HeaderMap) -> &'static str {
+    let origin = headers.get(header::ORIGIN).and_then(|value| value.to_str().ok());
+    if state.is_on_loopback() && !origin.is_some_and(|origin| origin.starts_with("https://")) {
+        "HttpOnly; SameSite=Strict; Path=/"
+    } else {
+        "Secure; HttpOnly; SameSite=Strict; Path=/"
+    }
 }
 
 fn with_cookie(mut response: Response, cookie: &str) -> Response {

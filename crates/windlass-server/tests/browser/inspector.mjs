@@ -91,6 +91,7 @@ try {
   // By keyboard alone.
   await page.bringToFront();
   await page.reload();
+  await until("the displayed call can be approved", () => page.locator(".ask button[data-act=approve]").first().isEnabled());
   await page.keyboard.press("j");
   await page.keyboard.press("y");
   await until("the run ends after the approval by keyboard", async () => (await api("/v1/runs/invoices")).status === "finished");
@@ -148,6 +149,57 @@ try {
   await page.keyboard.type("we do not pay pirates");
   await pirates.getByRole("button", { name: "Reject", exact: true }).click();
   await until("the model was told the reason", async () => JSON.stringify(await api("/v1/runs/rejected/state")).includes("pirates"));
+
+  // A call whose end is below the window is not approved before that end was on the screen.
+  const low = await newPage({ viewport: { width: 700, height: 220 } });
+  await api("/v1/runs", { run: "long", agent: "clerk", input: `pay ${"Ropeworks and others ".repeat(60)}` });
+  await until("the long call waits", async () => (await api("/v1/inbox")).total === 1);
+  await low.goto(base + "/");
+  await low.waitForTimeout(1500);
+  check(await low.locator(".ask .do > button.yes").isDisabled(), "the long call cannot be approved from its first lines");
+  await low.evaluate(() => { document.activeElement?.blur(); const card = document.querySelector(".ask"); card.focus({ preventScroll: true }); });
+  await low.keyboard.press("y");
+  await until("`y` says what is missing", async () => (await low.locator("#toast").innerText()).includes("Scroll to the end"));
+  check((await api("/v1/inbox")).calls[0].posted === null, "nothing is decided");
+  for (let place = 0; place < 40; place += 1) { await low.mouse.wheel(0, 100); await low.waitForTimeout(30); }
+  await until("the call can be approved after its end was seen", () => low.locator(".ask .do > button.yes").isEnabled());
+  // A card that moves under the pointer takes no click at first.
+  const guarded = await low.evaluate(() => { const card = document.querySelector(".ask"); watchCards(new Map([[card.dataset.digest, -1000]])); return card.querySelector(".do > button.yes").disabled; });
+  check(guarded, "a card that has moved takes no click at first");
+  await low.locator(".ask .do > button.yes").click();
+  await until("the long call is approved", async () => (await api("/v1/runs/long")).status === "finished");
+  await low.context().close();
+
+  // A login: the cookie and the key of the page together change something, and each alone does not.
+  const guardedServer = spawn(program, ["127.0.0.1:0", join(folder, "people.db"), "anna:anna-token:administer"], { stdio: ["ignore", "pipe", "inherit"] });
+  try {
+    const guardedBase = String(await new Promise(resolve => guardedServer.stdout.once("data", resolve))).match(/http:\S+/)[0];
+    const person = await newPage();
+    await person.goto(guardedBase + "/runs");
+    await person.getByLabel("Your token").fill("anna-token");
+    await person.getByRole("button", { name: "Open" }).click();
+    await person.waitForURL(guardedBase + "/");
+    const cookies = await person.context().cookies();
+    check(cookies.length === 1 && cookies[0].httpOnly && !cookies[0].value.includes("anna-token"), "the cookie is no token");
+    const second = await person.context().newPage();
+    await second.goto(guardedBase + "/runs");
+    await second.getByRole("button", { name: "Start a run…" }).click();
+    await second.getByLabel("Input").fill("hello");
+    await second.getByLabel(/^Id/).fill("greeting");
+    await second.getByRole("button", { name: "Start", exact: true }).click();
+    await second.waitForURL("**/runs/greeting");
+    check(true, "another tab of the same login starts a run");
+    await second.goto(guardedBase + "/runs");
+    await second.evaluate(() => localStorage.clear());
+    await second.getByRole("button", { name: "Start a run…" }).click();
+    await second.getByLabel("Input").fill("hello");
+    await second.getByRole("button", { name: "Start", exact: true }).click();
+    await second.waitForURL("**/login");
+    check(true, "a page without its key changes nothing and asks for the token");
+    errors.splice(0, errors.length, ...errors.filter(one => !one.includes("403")));
+  } finally {
+    guardedServer.kill("SIGKILL");
+  }
 
   // Download, and look at the file.
   const text = await (await fetch(`${base}/v1/runs/invoices/export`)).text();
