@@ -154,7 +154,11 @@ impl ResponseHead {
         let dead = queued.filter(|queued| queued.state == QueuedState::DeadLetter);
         let Some(dead) = dead else { return self.response("queued", &[], None) };
         let error = Some(dead.reason.clone().unwrap_or_else(|| "the run is a dead letter".to_owned()));
-        self.response("failed", &[], Some(&RunEndPiece { error, input_tokens: 0, output_tokens: 0 }))
+        self.response(
+            "failed",
+            &[],
+            Some(&RunEndPiece { error, is_cancelled: false, input_tokens: 0, output_tokens: 0 }),
+        )
     }
 
     fn response(&self, status: &str, messages: &[String], end: Option<&RunEndPiece>) -> Value {
