@@ -137,7 +137,7 @@ fn actions(item: &InboxItem, id: &str) -> Markup {
             form.answer data-act="answer" data-kind=(answer_kind(item.answer_schema.as_ref())) {
                 label for={ (id) "-answer" } { "Your answer" }
                 @match enum_values(item.answer_schema.as_ref()) {
-                    Some(values) => select id={ (id) "-answer" } name="value" { @for value in values { option value=(value) { (line(&value)) } } },
+                    Some(values) => select id={ (id) "-answer" } name="value" { @for value in values { option value=(value) { (SafeText::from_line(&value).as_str()) } } },
                     None => textarea id={ (id) "-answer" } name="value" rows="2" required {},
                 }
                 @if let Some(schema) = &item.answer_schema { p.dim { "It must match " code { (line(&schema.to_string())) } } }
@@ -212,7 +212,7 @@ fn edit_field(field: &str, name: &str, schema: &Value, value: &Value) -> Markup 
     match (kind, enum_values(Some(schema))) {
         ("string", Some(values)) => html! {
             select id=(field) name=(name) data-kind="string" {
-                @for option in values { option value=(option) selected[value.as_str() == Some(&option)] { (line(&option)) } }
+                @for option in values { option value=(option) selected[value.as_str() == Some(&option)] { (SafeText::from_line(&option).as_str()) } }
             }
         },
         ("string", None) => html! {
@@ -239,5 +239,21 @@ fn answer_kind(schema: Option<&Value>) -> &str {
     match schema.and_then(|schema| schema["type"].as_str()) {
         None | Some("string") => "string",
         Some(_) => "json",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn hidden_characters_of_a_choice_are_visible() {
+        let schema = json!({ "type": "string", "enum": ["pay", "do not\u{202e} pay"] });
+        let shown = edit_field("f", "answer", &schema, &json!("pay")).into_string();
+        assert!(shown.contains(r">do not\u{202e} pay</option>"), "{shown}");
+        // The value that is chosen stays as it is.
+        assert!(shown.contains("value=\"do not\u{202e} pay\""), "{shown}");
     }
 }
