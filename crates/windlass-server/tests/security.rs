@@ -228,7 +228,7 @@ async fn a_session_of_an_agent_that_a_person_may_not_run_is_not_continued() {
     assert_eq!(vic.post("/v1/responses", &next).await.0, 404);
     // Items of no known run are nobody's.
     let kept = windlass::store::Store::sessions(&*server.queue).unwrap();
-    let item = std::sync::Arc::new(windlass::core::item::Item::user("an import"));
+    let item = Arc::new(windlass::core::item::Item::user("an import"));
     kept.append_items(&"old".into(), vec![item]).await.unwrap();
     assert_eq!(rob.post("/v1/runs", &start("o", "clerk", "old")).await.0, 404);
     // New sessions and sessions of one's own agents are.

@@ -120,7 +120,7 @@ fn paused(result: Result<RunResult, RunError>) -> PausedRun {
 
 fn output(result: Result<RunResult, RunError>) -> String {
     match result.expect("the run finishes") {
-        RunResult::Finished(finished) => finished.output.clone(),
+        RunResult::Finished(finished) => finished.output,
         _ => panic!("the run did not finish"),
     }
 }

@@ -1,15 +1,12 @@
-//! Requests to the server of Restate: one connection each.
+//! Requests to the server of Restate.
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper::header::{CONTENT_TYPE, HOST};
-use hyper::{Request, Uri};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use windlass_net::http::header::CONTENT_TYPE;
+use windlass_net::http::{Request, Uri};
+use windlass_net::{
+    Bytes, DecodedBody, HttpClient, HttpTransport, ReplaySafety, TransportError, TransportOptions,
+};
 
 use crate::client::RestateError;
 
@@ -18,12 +15,12 @@ const MAX_ANSWER: usize = 16 << 20;
 /// Maximum time for a request and its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The address of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The address of a server, with a client for it.
+#[derive(Clone, Debug)]
 pub(crate) struct ServerAddress {
-    is_encrypted: bool,
-    host: String,
-    port: u16,
+    /// The address without a slash at its end.
+    base: String,
+    client: HttpClient,
 }
 
 impl ServerAddress {
@@ -31,58 +28,43 @@ impl ServerAddress {
     pub(crate) fn parse(text: &str) -> Result<Self, RestateError> {
         let invalid = || RestateError::Address(text.to_owned());
         let uri: Uri = text.parse().map_err(|_| invalid())?;
-        let is_encrypted = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            _ => return Err(invalid()),
-        };
+        let has_server = uri.host().is_some_and(|host| !host.is_empty());
+        if !matches!(uri.scheme_str(), Some("http" | "https")) || !has_server {
+            return Err(invalid());
+        }
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
             return Err(invalid());
         }
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(invalid)?.to_owned();
-        let port = uri.port_u16().unwrap_or(if is_encrypted { 443 } else { 80 });
-        Ok(Self { is_encrypted, host, port })
+        Ok(Self { base: text.trim_end_matches('/').to_owned(), client: HttpClient::new() })
     }
 
     /// Posts a JSON body, or none, and returns the body of the answer.
     pub(crate) async fn post(&self, path: &str, body: Option<Vec<u8>>) -> Result<Vec<u8>, RestateError> {
-        let exchange = async {
-            let stream = TcpStream::connect((self.host.trim_matches(['[', ']']), self.port)).await?;
-            stream.set_nodelay(true)?;
-            match self.is_encrypted {
-                true => exchange(windlass_tls::connect(stream, &self.host).await?, self, path, body).await,
-                false => exchange(stream, self, path, body).await,
-            }
-        };
-        match tokio::time::timeout(REQUEST_TIMEOUT, exchange).await {
+        match tokio::time::timeout(REQUEST_TIMEOUT, self.exchange(path, body)).await {
             Ok(result) => result,
             Err(_) => Err(RestateError::Connection("the server does not answer".to_owned())),
         }
     }
-}
 
-async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    stream: S,
-    address: &ServerAddress,
-    path: &str,
-    body: Option<Vec<u8>>,
-) -> Result<Vec<u8>, RestateError> {
-    let failed = |error: &dyn std::fmt::Display| RestateError::Connection(error.to_string());
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| failed(&e))?;
-    let connection = tokio::spawn(connection);
-    let mut request = Request::post(path).header(HOST, format!("{}:{}", address.host, address.port));
-    if body.is_some() {
-        request = request.header(CONTENT_TYPE, "application/json");
-    }
-    let request = request.body(Full::new(Bytes::from(body.unwrap_or_default()))).map_err(|e| failed(&e))?;
-    let response = sender.send_request(request).await.map_err(|e| failed(&e))?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-    connection.abort();
-    let body = body.map_err(|e| failed(&e))?.to_bytes();
-    match status.is_success() {
-        true => Ok(body.to_vec()),
-        false => Err(RestateError::Refused { status: status.as_u16(), message: read_message(&body) }),
+    async fn exchange(&self, path: &str, body: Option<Vec<u8>>) -> Result<Vec<u8>, RestateError> {
+        let failed = |error: TransportError| RestateError::Connection(error.to_string());
+        let mut request = Request::post(format!("{}{path}", self.base));
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let request = request
+            .body(Bytes::from(body.unwrap_or_default()))
+            .map_err(|error| RestateError::Connection(error.to_string()))?;
+        // A handler is repeated by Restate, and never by its client.
+        let options = TransportOptions::new(ReplaySafety::Unsafe).head_timeout(REQUEST_TIMEOUT);
+        let (head, body) = self.client.send(request, options).await.map_err(failed)?.into_parts();
+        let body = DecodedBody::new(body, &head.headers).read_all(MAX_ANSWER).await.map_err(failed)?;
+        match head.status.is_success() {
+            true => Ok(body),
+            false => {
+                Err(RestateError::Refused { status: head.status.as_u16(), message: read_message(&body) })
+            }
+        }
     }
 }
 
@@ -114,10 +96,9 @@ mod tests {
     #[test]
     fn addresses_are_parsed() {
         let plain = ServerAddress::parse("http://127.0.0.1:8080").expect("is an address");
-        let expected = ServerAddress { is_encrypted: false, host: "127.0.0.1".to_owned(), port: 8080 };
-        assert_eq!(plain, expected);
+        assert_eq!(plain.base, "http://127.0.0.1:8080");
         let encrypted = ServerAddress::parse("https://restate.example/").expect("is an address");
-        assert_eq!((encrypted.is_encrypted, encrypted.port), (true, 443));
+        assert_eq!(encrypted.base, "https://restate.example");
         for invalid in ["", "127.0.0.1:8080", "ftp://host", "http://host/path", "http://host?query"] {
             assert!(ServerAddress::parse(invalid).is_err(), "{invalid}");
         }

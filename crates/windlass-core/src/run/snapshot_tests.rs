@@ -123,7 +123,7 @@ fn what_another_version_wrote_is_not_read() {
     let replay = replay_prefix(&records, 1);
     let EncodedSnapshot { head, segment, .. } = replay.to_snapshot(None).expect("nothing is open");
     let items = session_items(&replay);
-    assert_eq!(restore(&head, std::slice::from_ref(&segment), &items), Some(replay.clone()));
+    assert_eq!(restore(&head, std::slice::from_ref(&segment), &items), Some(replay));
     // The items of the session are not copied, and nothing is restored without them.
     assert!(!segment.contains("Good morning"), "{segment}");
     assert_eq!(restore(&head, std::slice::from_ref(&segment), &[]), None);
@@ -152,7 +152,7 @@ fn segments_that_are_not_those_of_the_head_are_refused() {
         .find_map(|until| replay_prefix(&records, until).to_snapshot(Some(&first.position)))
         .expect("a later turn settles");
     let items = session_items(&prefix);
-    let good = vec![first.segment.clone(), later.segment.clone()];
+    let good = vec![first.segment, later.segment];
     assert!(restore(&later.head, &good, &items).is_some());
     let changed = |place: usize, from: &str, to: &str| {
         let mut segments = good.clone();

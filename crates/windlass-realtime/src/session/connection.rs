@@ -42,7 +42,7 @@ impl ReconnectHistory {
 /// An input from the connection.
 pub(super) enum ConnectionInput {
     /// The model sent an event.
-    Event(RealtimeModelEvent),
+    Event(Box<RealtimeModelEvent>),
     /// The connection was lost.
     Lost(RealtimeConnectionError),
     /// The model closed the connection in an orderly way.
@@ -59,7 +59,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         match input {
             ConnectionInput::Event(event) => {
                 let now = self.elapsed();
-                self.machine.advance_to(now).on_model_event(event);
+                self.machine.advance_to(now).on_model_event(*event);
             }
             ConnectionInput::Lost(lost) => self.on_connection_lost(lost),
             ConnectionInput::ClosedByProvider => self.close_reason = Some(CloseReason::ClosedByProvider),
@@ -162,7 +162,7 @@ pub(super) async fn next_model_event(
     events: &mut Option<Box<dyn ModelEventSource>>,
 ) -> Option<ConnectionInput> {
     Some(match events.as_mut()?.next().await {
-        Some(Ok(event)) => ConnectionInput::Event(event),
+        Some(Ok(event)) => ConnectionInput::Event(Box::new(event)),
         Some(Err(lost)) => ConnectionInput::Lost(lost),
         None => ConnectionInput::ClosedByProvider,
     })

@@ -37,6 +37,7 @@ fn text_of(pieces: &[TextPiece]) -> String {
     let texts = pieces.iter().map(|piece| match piece {
         TextPiece::Delta(text) => text.as_str(),
         TextPiece::MessageEnd(_) => "|",
+        TextPiece::Record(_) => "",
         TextPiece::End(_) => ".",
     });
     texts.collect()
