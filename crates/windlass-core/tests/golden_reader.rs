@@ -88,6 +88,8 @@ fn expected_output(records: &[JournalRecord], head: Digest) -> String {
                 };
                 becomes(&held.call, format!("waits ({reason})"), None);
             }
+            // The answer to the question of a budget is a decision, too, and no call.
+            JournalEntry::DecisionRecorded(decided) if decided.call.as_str() == "windlass.budget" => {}
             JournalEntry::DecisionRecorded(decided) => becomes(&decided.call, "decided".to_owned(), None),
             JournalEntry::CallStarted(started) => becomes(&started.call, "started".to_owned(), None),
             JournalEntry::CallBodyEnded(ended) => {

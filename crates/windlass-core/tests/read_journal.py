@@ -89,7 +89,8 @@ def read_calls(records):
             if isinstance(reason, dict):
                 reason = f"question: {reason['question']['text']}"
             calls[path + (entry["call"],)]["status"] = f"waits ({reason})"
-        elif kind == "decision_recorded":
+        elif kind == "decision_recorded" and entry["call"] != "windlass.budget":
+            # The answer to the question of a budget is a decision, too, and no call.
             calls[path + (entry["call"],)]["status"] = "decided"
         elif kind == "call_started":
             calls[path + (entry["call"],)]["status"] = "started"
