@@ -134,7 +134,9 @@ async fn many_processes_may_migrate_the_tables() {
         tokio_postgres::connect(&server.address(), tokio_postgres::NoTls).await.expect("it connects");
     tokio::spawn(connection);
     client
-        .batch_execute("DROP TABLE shared.schedules; UPDATE shared.store SET version = 1")
+        .batch_execute(
+            "DROP TABLE shared.schedules, shared.snapshot_segments; UPDATE shared.store SET version = 1",
+        )
         .await
         .expect("the tables are those of version 1");
     let stores = futures_util::future::join_all((0..8).map(|_| connect(&server, "shared"))).await;

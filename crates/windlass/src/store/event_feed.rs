@@ -40,7 +40,7 @@ const PAGE_LINES: u32 = 256;
 /// while let Some(event) = feed.next().await {
 ///     last = event?.seq; // a later feed continues from `last + 1`
 /// }
-/// assert_eq!(last, 2);
+/// assert_eq!(last, 1); // the response; the end of a run has no event of its own
 /// # Ok(()) }
 /// ```
 pub struct EventFeed {
