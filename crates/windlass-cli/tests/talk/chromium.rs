@@ -119,15 +119,23 @@ impl BrowserTab {
 
     /// Waits until an expression is true. While a page loads, it may have no value.
     pub(crate) async fn wait_for(&mut self, condition: &str) {
+        if !self.becomes_true(condition, WAIT).await {
+            let text = self.evaluate("document.body.innerText").await;
+            panic!("{condition} never became true; errors {:?}; the page:\n{text}", self.errors);
+        }
+    }
+
+    /// Waits until an expression is true. Returns false if it is not in time.
+    pub(crate) async fn becomes_true(&mut self, condition: &str, wait: Duration) -> bool {
         let guarded = format!("(() => {{ try {{ return {condition}; }} catch {{ return false; }} }})()");
         let started = Instant::now();
         while self.evaluate(&guarded).await != true {
-            if started.elapsed() > WAIT {
-                let text = self.evaluate("document.body.innerText").await;
-                panic!("{condition} never became true; errors {:?}; the page:\n{text}", self.errors);
+            if started.elapsed() > wait {
+                return false;
             }
             tokio::time::sleep(Duration::from_millis(30)).await;
         }
+        true
     }
 
     /// Clicks the middle of an element with the mouse, as a user does.
