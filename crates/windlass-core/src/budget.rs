@@ -319,7 +319,7 @@ pub struct BudgetQuery<'a> {
     pub under_way: &'a [Vec<CallId>],
 }
 
-/// What a run and its nested agents have reserved and spent.
+/// The amounts that a run and its nested agents have reserved and spent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetLedger {
     budget: Option<SpendingBudget>,

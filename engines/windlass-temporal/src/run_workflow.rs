@@ -34,7 +34,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct WorkflowInput {
     /// Id of the run.
     pub run: String,
-    /// What the workflow waits for first.
+    /// The wait with which the workflow begins.
     pub wait: NextWake,
 }
 
