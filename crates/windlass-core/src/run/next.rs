@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::call_slot::{CallSlot, CallSlotState, OpenTurn};
-use super::{ApplyError, CallOutcome, OutputCandidate, Run, RunEnd, RunPhase, model_text};
+use super::{ApplyError, CallOutcome, OutputCandidate, Run, RunEnd, RunPhase, StopMode, model_text};
 use crate::decision::PendingCall;
 use crate::failure::RunFailure;
 use crate::id::{AgentName, CallId};
@@ -75,6 +75,17 @@ pub enum StopRequest {
     Leave,
     /// Leave the run when the turn has settled.
     LeaveAfterTurn,
+}
+
+impl StopRequest {
+    /// Returns the way in which this request ends the calls of the run. Calls of a run that goes on later stay open: no
+    /// model is told that its run was stopped.
+    pub fn stop_mode(self) -> StopMode {
+        match self {
+            Self::Cancel | Self::CancelAfterTurn => StopMode::EndRun,
+            Self::Pause | Self::Leave | Self::LeaveAfterTurn => StopMode::HandOver,
+        }
+    }
 }
 
 /// The need of an open call for its tool.

@@ -12,7 +12,7 @@ use windlass_core::{
     plan::BodyKind,
     run::{
         ApplyError, CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult, GateVerdict,
-        ReceiptVerdict, ReconcileReport, StopMode, StopRequest,
+        ReceiptVerdict, ReconcileReport, StopMode,
     },
     tool::ToolKey,
 };
@@ -166,13 +166,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
         }
     }
 
-    /// Returns the way in which a stop of this run ends its calls. Calls of a run that goes on later stay open: no model is
-    /// told that its run was stopped.
+    /// Returns the way in which a stop of this run ends its calls.
     pub(super) fn stop_mode(&self) -> StopMode {
-        match self.stop_request() {
-            StopRequest::Leave | StopRequest::LeaveAfterTurn | StopRequest::Pause => StopMode::HandOver,
-            StopRequest::Cancel | StopRequest::CancelAfterTurn => StopMode::EndRun,
-        }
+        self.stop_request().stop_mode()
     }
 
     /// Carries out an effect that most calls do not need. Returns `None` if the call stops first.

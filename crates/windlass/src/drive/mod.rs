@@ -14,7 +14,6 @@ mod nested_agent;
 mod startup;
 mod turn;
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -44,7 +43,7 @@ use crate::run::{
     RunResult, RunScope,
 };
 use crate::tasks::{DecisionSignal, EndingFailure};
-use crate::tool::PreparedCall;
+use crate::tool::PreparedCalls;
 
 pub(crate) use self::startup::run_agent;
 pub(crate) use crate::run::RunSource;
@@ -88,7 +87,7 @@ struct Driver<C> {
     /// The relation between estimated tokens and those that the provider counted.
     context_gauge: ContextGauge,
     /// Prepared calls of the last model response.
-    prepared_calls: VecDeque<(CallId, PreparedCall<C>)>,
+    prepared_calls: PreparedCalls<C>,
     input_guardrails: RunInputGuardrails,
     model_error: Option<Box<ModelError>>,
     /// True once this driver has carried out an action of the run.
@@ -112,7 +111,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             tools: None,
             loaded_tools: LoadedTools::default(),
             context_gauge: ContextGauge::default(),
-            prepared_calls: VecDeque::new(),
+            prepared_calls: PreparedCalls::default(),
             input_guardrails: RunInputGuardrails::default(),
             model_error: None,
             has_worked: false,

@@ -20,7 +20,7 @@ use crate::error::truncate_message;
 use crate::hook::{HookEvent, ModelResponseInfo};
 use crate::model::ModelResponse;
 use crate::run::{DriveError, ModelAnswer, ModelRequester, budgets_with};
-use crate::tool::{PreparedCall, RawArguments, read_arguments};
+use crate::tool::{PreparedCall, PreparedCalls, RawArguments, read_arguments};
 
 /// The request that a response answers, as it is recorded with it.
 struct AnsweredRequest {
@@ -215,12 +215,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
         tools: &Arc<ResolvedToolset<C>>,
     ) -> Result<Result<ResponsePlan, ModelProtocolError>, DriveError> {
         let mut lookups = self.look_up_tools(&items, agent, tools).await?;
-        let mut ready = VecDeque::with_capacity(lookups.len());
+        let mut ready = PreparedCalls::with_capacity(lookups.len());
         let planned = self.scope.with_run(|run| {
             plan_response(items, agent.name(), run, |call| {
                 let (lookup, found) = lookups.pop_front().unwrap_or_else(|| unknown_tool(call));
                 if let Some(found) = found {
-                    ready.push_back((call.id.clone(), found));
+                    ready.push(call.id.clone(), found);
                 }
                 lookup
             })

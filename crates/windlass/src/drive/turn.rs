@@ -1,12 +1,10 @@
 //! The calls of a turn: paired with their tools, begun in the model's order, executed concurrently up to a limit, and independent of each other.
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
-use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -21,19 +19,12 @@ use windlass_core::{
 use super::Driver;
 use crate::agent::{Agent, ResolvedToolset, check_nested_run};
 use crate::run::{DriveError, ResolvedCall};
-use crate::tasks::{TurnStop, yield_to_others};
+use crate::tasks::{DecisionSignal, TurnStop, yield_to_others};
 use crate::tool::{PreparedCall, ToolBody, TurnContext};
 
 /// Number of call starts or completions after which the driver yields to the runtime. Quick bodies then end
 /// while few siblings are open, and a turn of many calls does not monopolise a thread.
 const CALLS_PER_YIELD: usize = 64;
-
-/// First interval at which a driver with running calls looks for decisions about held ones. It doubles up to
-/// [`MAX_DECISION_POLL`] while there are none.
-const MIN_DECISION_POLL: Duration = Duration::from_millis(50);
-
-/// Longest interval at which a driver with running calls looks for decisions.
-const MAX_DECISION_POLL: Duration = Duration::from_secs(1);
 
 /// The state that the calls of one turn share.
 pub(super) struct TurnExecution<C> {
@@ -131,7 +122,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         for (call, is_idle) in calls {
             resolved.push(match is_idle {
                 true => None,
-                false => Some(self.resolve_call(&call, take_prepared(&mut fresh, &call), turn)?),
+                false => Some(self.resolve_call(&call, fresh.take(&call), turn)?),
             });
         }
         Ok(resolved)
@@ -178,10 +169,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let mut running: FuturesUnordered<CallFuture<'_>> = FuturesUnordered::new();
         // The outermost driver looks for decisions itself, and announces them to those of nested agents.
         let is_nested = !self.scope.is_outermost();
-        let mut decisions = self.shared.decisions.subscribe();
-        let (mut drain, mut poll): (Option<Pin<Box<Sleep>>>, Option<Pin<Box<Sleep>>>) = (None, None);
+        let mut decisions = match is_nested {
+            true => self.shared.decisions.subscribe(),
+            false => DecisionSignal::poll_store(),
+        };
+        let mut drain: Option<Pin<Box<Sleep>>> = None;
         let mut aborted = None;
-        let mut poll_interval = MIN_DECISION_POLL;
         loop {
             let mut begun = 0;
             turn.starting_calls.store(true, Ordering::Relaxed);
@@ -226,13 +219,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
                         return Poll::Ready(TurnWake::Drained);
                     }
                     // A call inside a nested agent may have been held just now.
-                    let looks = !is_nested && self.shared.has_held_calls.load(Ordering::Relaxed);
-                    if looks && poll.is_none() && !turn.stop.is_stopping() {
-                        poll = Some(Box::pin(tokio::time::sleep(poll_interval)));
-                        poll_interval = (poll_interval * 2).min(MAX_DECISION_POLL);
-                    }
-                    let is_due = poll.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready());
-                    if is_due || (is_nested && decisions.poll_changed(cx).is_ready()) {
+                    let looks =
+                        self.shared.has_held_calls.load(Ordering::Relaxed) && !turn.stop.is_stopping();
+                    if decisions.poll_due(looks, cx) {
                         return Poll::Ready(TurnWake::LookForDecisions);
                     }
                     if waits { Poll::Pending } else { Poll::Ready(TurnWake::Nothing) }
@@ -248,7 +237,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
                         turn.stop.stop_all();
                     }
                     TurnWake::LookForDecisions => {
-                        poll = None;
                         if !is_nested && let Err(error) = self.look_for_decisions().boxed().await {
                             self.stop_after_error(&error, turn);
                             aborted.get_or_insert(error);
@@ -352,13 +340,4 @@ impl<C: Send + Sync + 'static> Driver<C> {
         self.tools = Some(turn.tools);
         Ok(())
     }
-}
-
-/// Removes and returns a prepared call. Calls mostly come in the order in which they were prepared.
-fn take_prepared<C>(
-    fresh: &mut VecDeque<(CallId, PreparedCall<C>)>,
-    call: &CallId,
-) -> Option<PreparedCall<C>> {
-    let place = fresh.iter().position(|(one, _)| one == call)?;
-    fresh.remove(place).map(|(_, prepared)| prepared)
 }

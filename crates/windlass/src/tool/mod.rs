@@ -39,8 +39,8 @@ pub(crate) use hosted::hosted_server_key;
 pub(crate) use options::{ConflictOrder, EnabledRule};
 pub(crate) use output::to_output_content;
 pub(crate) use prepared_call::{
-    BodyPlacement, BodyResult, BodyStart, PreparedBody, PreparedCall, ToolFunction, canonicalize_arguments,
-    parse_arguments, parse_value, read_arguments, to_body_result,
+    BodyPlacement, BodyResult, BodyStart, PreparedBody, PreparedCall, PreparedCalls, ToolFunction,
+    canonicalize_arguments, parse_arguments, parse_value, read_arguments, to_body_result,
 };
 pub(crate) use progress::ProgressQueue;
 pub(crate) use result_text::{

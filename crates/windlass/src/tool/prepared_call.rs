@@ -3,6 +3,7 @@
 //! started.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,6 +53,31 @@ pub(crate) struct PreparedCall<C> {
     pub(crate) edited_arguments: Option<Arc<str>>,
     /// Digest of the receipt that answers identical calls, if the tool has receipts.
     pub(crate) receipt_digest: Option<Digest>,
+}
+
+/// The prepared calls of a model response.
+pub(crate) struct PreparedCalls<C>(VecDeque<(CallId, PreparedCall<C>)>);
+
+impl<C> Default for PreparedCalls<C> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<C> PreparedCalls<C> {
+    pub(crate) fn with_capacity(calls: usize) -> Self {
+        Self(VecDeque::with_capacity(calls))
+    }
+
+    pub(crate) fn push(&mut self, call: CallId, prepared: PreparedCall<C>) {
+        self.0.push_back((call, prepared));
+    }
+
+    /// Removes and returns a call. Calls are mostly taken in the order in which they were prepared.
+    pub(crate) fn take(&mut self, call: &CallId) -> Option<PreparedCall<C>> {
+        let place = self.0.iter().position(|(one, _)| one == call)?;
+        self.0.remove(place).map(|(_, prepared)| prepared)
+    }
 }
 
 impl<C> PreparedCall<C> {
