@@ -2,8 +2,59 @@
 //! offsets. Attributes, comments and doctypes are dropped as they are read.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use html5gum::{Emitter, Error, State, naive_next_state};
+use html5gum::{Emitter, Error, Readable, Reader, State, StringReader, naive_next_state};
+
+/// Maximum number of attributes of a tag. The tokeniser calls itself for each attribute in double quotes, so that a tag
+/// with thousands of them would exhaust the stack.
+const MAX_ATTRIBUTES: usize = 256;
+
+/// The input of the tokeniser. It ends early in a tag with too many attributes.
+#[derive(Debug)]
+pub(crate) struct HtmlInput<'a> {
+    page: StringReader<'a>,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl<'a> HtmlInput<'a> {
+    /// Creates the input and its emitter, for the content of the named element.
+    pub(crate) fn inside(page: &'a str, element: &str) -> (Self, HtmlEmitter) {
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let emitter = HtmlEmitter {
+            last_open_tag: element.as_bytes().to_vec(),
+            has_ended: has_ended.clone(),
+            ..HtmlEmitter::default()
+        };
+        (Self { page: page.to_reader(), has_ended }, emitter)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
+    }
+}
+
+impl Reader for HtmlInput<'_> {
+    type Error = Infallible;
+
+    fn read_byte(&mut self) -> Result<Option<u8>, Infallible> {
+        if self.has_ended() { Ok(None) } else { self.page.read_byte() }
+    }
+
+    fn try_read_string(&mut self, text: &[u8], case_sensitive: bool) -> Result<bool, Infallible> {
+        if self.has_ended() { Ok(false) } else { self.page.try_read_string(text, case_sensitive) }
+    }
+
+    fn read_until<'b>(
+        &'b mut self,
+        needle: &[u8],
+        room: &'b mut [u8; 4],
+    ) -> Result<Option<&'b [u8]>, Infallible> {
+        if self.has_ended() { Ok(None) } else { self.page.read_until(needle, room) }
+    }
+}
 
 /// A token with its offset in the input of the tokeniser.
 #[derive(Debug)]
@@ -62,18 +113,17 @@ pub(crate) struct HtmlEmitter {
     tag_start: usize,
     last_value: Option<usize>,
     last_open_tag: Vec<u8>,
+    attribute_count: usize,
+    /// Ends the input: see [`HtmlInput`].
+    has_ended: Arc<AtomicBool>,
 }
 
 impl HtmlEmitter {
-    /// Creates an emitter for the content of the named element.
-    pub(crate) fn inside(element: &str) -> Self {
-        Self { last_open_tag: element.as_bytes().to_vec(), ..Self::default() }
-    }
-
     fn start_tag(&mut self, form: TagForm) {
         self.tag_name.clear();
         self.tag_form = form;
         self.last_value = None;
+        self.attribute_count = 0;
     }
 
     fn current_tag(&self) -> HtmlTag {
@@ -184,7 +234,13 @@ impl Emitter for HtmlEmitter {
         self.position = self.position.saturating_add_signed(by);
     }
 
-    fn init_attribute(&mut self) {}
+    fn init_attribute(&mut self) {
+        self.attribute_count += 1;
+        if self.attribute_count > MAX_ATTRIBUTES {
+            self.has_ended.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn push_attribute_name(&mut self, _: &[u8]) {}
     fn push_attribute_value(&mut self, _: &[u8]) {}
     fn push_comment(&mut self, _: &[u8]) {}

@@ -1,9 +1,9 @@
 //! The iterator over the tokens of a page: skipped elements, line numbers, the text budget, and the recovery from an
 //! attribute value that is not closed.
 
-use html5gum::{State, StringReader, Tokenizer};
+use html5gum::{State, Tokenizer};
 
-use crate::emitter::{HtmlEmitter, HtmlTag, RawToken, RawTokenKind, TagForm};
+use crate::emitter::{HtmlEmitter, HtmlInput, HtmlTag, RawToken, RawTokenKind, TagForm};
 
 /// Elements without visible text.
 const SKIPPED_ELEMENTS: [&str; 7] = ["script", "style", "template", "noscript", "svg", "math", "iframe"];
@@ -36,12 +36,12 @@ pub enum HtmlTokenKind {
 ///
 /// The page is tokenised as the HTML standard prescribes, with one deviation: if the page ends inside a quoted
 /// attribute value, the tag ends at the first `>` of the value, so that a missing quote does not hide the rest of
-/// the page. Comments, attributes and doctypes are not reported; neither are the elements `script`, `style`,
+/// the page; so does a tag with more than 256 attributes. Comments, attributes and doctypes are not reported; neither are the elements `script`, `style`,
 /// `template`, `noscript`, `svg`, `math` and `iframe` with their content.
 #[derive(Debug)]
 pub struct HtmlReader<'a> {
     page: &'a str,
-    tokenizer: Tokenizer<StringReader<'a>, HtmlEmitter>,
+    tokenizer: Tokenizer<HtmlInput<'a>, HtmlEmitter>,
     /// Offset of the tokeniser's input in the page.
     input_start: usize,
     restarts_left: u8,
@@ -62,9 +62,10 @@ struct SkippedElement {
 impl<'a> HtmlReader<'a> {
     /// Creates a reader of a page.
     pub fn new(page: &'a str) -> Self {
+        let (input, emitter) = HtmlInput::inside(page, "");
         Self {
             page,
-            tokenizer: Tokenizer::new_with_emitter(page, HtmlEmitter::default()),
+            tokenizer: Tokenizer::new_with_emitter(input, emitter),
             input_start: 0,
             restarts_left: MAX_RESTARTS,
             lines: LineCounter { offset: 0, line: 1 },
@@ -134,13 +135,15 @@ impl<'a> HtmlReader<'a> {
         Some(HtmlToken { line: self.lines.line_at(self.page, offset), kind })
     }
 
-    /// Ends an unfinished tag at the first `>` of its last attribute value, and tokenises the rest of the page.
+    /// Ends an unfinished tag at the first `>` of its last attribute value, or of the tag if it has none, and tokenises the
+    /// rest of the page.
     fn recover_tag(&mut self, offset: usize, tag: HtmlTag, last_value: Option<usize>) -> Option<HtmlToken> {
-        let value = self.input_start + last_value?;
+        let value = last_value.map_or(offset, |value| self.input_start + value);
         let rest = self.page.get(value..)?;
         let resume = value + rest.find('>')? + 1;
         self.restarts_left = self.restarts_left.checked_sub(1)?;
-        self.tokenizer = Tokenizer::new_with_emitter(&self.page[resume..], HtmlEmitter::inside(&tag.name));
+        let (input, emitter) = HtmlInput::inside(&self.page[resume..], &tag.name);
+        self.tokenizer = Tokenizer::new_with_emitter(input, emitter);
         self.tokenizer.set_state(tag.content_state().unwrap_or(State::Data));
         self.input_start = resume;
         self.read_tag(offset, tag)

@@ -110,3 +110,18 @@ fn nested_titles_do_not_multiply_their_text() {
     let tokens = read_checked(&page);
     assert_eq!(tokens.len(), 2, "the first title, and the others as its text");
 }
+
+/// The tokeniser calls itself for each attribute, so that a page could exhaust the stack, which ends the whole process.
+#[test]
+fn a_tag_with_many_attributes_does_not_exhaust_the_stack() {
+    for attribute in ["a=\"1\" ", "a=\"1\"", "a='1' ", "a=1 ", "a ", "a=\">\" "] {
+        let page = format!("<p>one<p {}>two", attribute.repeat(20_000));
+        let tokens = read_checked(&page);
+        let mut texts = tokens.iter().filter_map(|token| match &token.kind {
+            HtmlTokenKind::Text(text) => Some(text.as_str()),
+            HtmlTokenKind::OpenTag(_) | HtmlTokenKind::CloseTag(_) => None,
+        });
+        assert_eq!(texts.next(), Some("one"), "{attribute}");
+        assert!(texts.next_back().is_some_and(|last| last.ends_with("two")), "{attribute}");
+    }
+}
