@@ -6,6 +6,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::SafeText;
+use crate::characters::CombiningState;
 
 /// An argument as it is displayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +29,32 @@ pub fn format_arguments(json: &str) -> Option<Vec<ArgumentText>> {
 }
 
 /// Escapes a line of a diff. A tab is shown as an arrow, because a diff is full of them.
+///
+/// Files have backslashes of their own, which stay as they are, except in front of a hidden character and of what looks
+/// like one: these are doubled, so that an escape with an odd number of backslashes is a character of the file, and one
+/// with an even number is text of the file.
 pub fn format_diff_line(line: &str) -> SafeText {
-    let parts: Vec<String> = line.split('\t').map(|part| SafeText::from_line(part).0).collect();
+    let parts: Vec<String> = line.split('\t').map(escape_source).collect();
     SafeText(parts.join("→   "))
+}
+
+fn escape_source(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut state = CombiningState::default();
+    let mut backslashes = 0;
+    for (place, letter) in text.char_indices() {
+        let is_shown = state.admit(letter);
+        if !is_shown || text[place..].starts_with("u{") {
+            out.extend(std::iter::repeat_n('\\', backslashes));
+        }
+        if is_shown {
+            out.push(letter);
+        } else {
+            out.extend(letter.escape_unicode());
+        }
+        backslashes = if letter == '\\' { backslashes + 1 } else { 0 };
+    }
+    out
 }
 
 fn format_name(name: &str) -> SafeText {
@@ -116,5 +140,27 @@ mod tests {
     #[test]
     fn tabs_of_a_diff_are_arrows() {
         assert_eq!(format_diff_line("+\tx\u{1b}").to_string(), "+→   x\\u{1b}");
+    }
+
+    /// A source file may have an escape as text, where a person would take a hidden character for it.
+    #[test]
+    fn a_hidden_character_is_told_from_its_escape_in_the_text() {
+        let lines = [
+            "+a = \"\u{202e}\"",
+            r#"+a = "\u{202e}""#,
+            r#"+a = "\\u{202e}""#,
+            "+a = \"\\\u{202e}\"",
+            "+a = \"\\\\\u{202e}\"",
+            "+a = \"\r\"",
+            r#"+a = "\r""#,
+            r#"+a = "\u{d}""#,
+        ];
+        let shown: std::collections::BTreeSet<String> =
+            lines.iter().map(|line| format_diff_line(line).to_string()).collect();
+        assert_eq!(shown.len(), lines.len(), "{shown:?}");
+        // Ordinary source text is shown as it is.
+        for line in [r#"+let path = "C:\temp\new\r\n";"#, r"+\d+\w{2}"] {
+            assert_eq!(format_diff_line(line).to_string(), line);
+        }
     }
 }

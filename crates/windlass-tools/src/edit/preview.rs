@@ -80,7 +80,10 @@ fn preview_change<A: FileChangeRequest>(workspace: &Workspace, asked: &A) -> Fil
 }
 
 fn build_diff(path: String, change: FileChange, before: &str, after: &str) -> FileDiff {
-    let lines = TextDiff::from_lines(before, after);
+    // Only line feeds end a line: a carriage return could otherwise move a changed line into the one before it.
+    let lines_of = |text| str::split_inclusive(text, '\n').collect::<Vec<&str>>();
+    let lines =
+        TextDiff::configure().newline_terminated(true).diff_slices(&lines_of(before), &lines_of(after));
     let count = |tag| lines.iter_all_changes().filter(|line| line.tag() == tag).count();
     let (added, removed) = (count(ChangeTag::Insert), count(ChangeTag::Delete));
     let old = match change {

@@ -10,7 +10,7 @@ use windlass::prelude::*;
 use windlass_tools::{BuiltInApprovalPolicy, ToolPolicy, WebFetcher};
 
 use crate::commands::make_workspace;
-use crate::support::call_tool;
+use crate::support::{call_tool, open_workspace, parse_version};
 
 #[tokio::test]
 async fn a_hard_link_does_not_uncover_a_hidden_file() {
@@ -105,4 +105,24 @@ async fn a_redirect_is_asked_about_like_a_first_request() {
     )]);
     let agent = Agent::new("reader").model(model).tool(near().policy(&policy).tool());
     assert!(agent.run("Go.").await.expect("it pauses").into_paused().is_some());
+}
+
+/// A carriage return in a file hides no changed line behind an unchanged one.
+#[test]
+fn every_changed_line_has_a_line_of_its_own_in_the_diff() {
+    let world = tempfile::tempdir().expect("a folder");
+    fs::write(world.path().join("a.sh"), "echo fine\r\necho same\rstays\n").expect("written");
+    let workspace = open_workspace(world.path());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let read = runtime.block_on(call_tool(&workspace, "read_file", json!({ "path": "a.sh" })));
+    let content = "echo fine\r\necho same\rrm -rf x\rstays\n";
+    let arguments = json!({ "path": "a.sh", "content": content, "version": parse_version(&read) });
+    let diff = workspace.preview("write_file", &arguments.to_string()).expect("it is a change");
+    let changed = diff
+        .text
+        .split('\n')
+        .filter(|line| line.starts_with(['+', '-']) && !line.starts_with("+++") && !line.starts_with("---"));
+    let changed: Vec<&str> = changed.collect();
+    assert_eq!(changed, ["-echo same\rstays", "+echo same\rrm -rf x\rstays"]);
+    assert_eq!((diff.added, diff.removed), (1, 1));
 }
