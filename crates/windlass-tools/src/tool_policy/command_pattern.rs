@@ -58,6 +58,8 @@ pub(crate) struct CommandPattern {
     program: String,
     arguments: Vec<NamePattern>,
     has_open_arguments: bool,
+    /// True if the program is meant by any path to it, in a rule that asks or denies.
+    covers_paths: bool,
 }
 
 impl CommandPattern {
@@ -68,7 +70,7 @@ impl CommandPattern {
     /// Returns the reason if the program is a pattern, or if the arguments of a program that may execute others
     /// are open.
     pub(crate) fn new(program: &str, arguments: &[String]) -> Result<Self, String> {
-        let pattern = Self::open(program, arguments)?;
+        let pattern = Self { covers_paths: false, ..Self::open(program, arguments)? };
         let is_open =
             pattern.has_open_arguments || pattern.arguments.iter().any(|argument| !argument.is_literal());
         if is_open && !is_harmless_program(program) {
@@ -79,7 +81,8 @@ impl CommandPattern {
         Ok(pattern)
     }
 
-    /// Creates a pattern of a rule that asks or denies, whose arguments may be open for every program.
+    /// Creates a pattern of a rule that asks or denies: its arguments may be open for every program, and a program
+    /// without a path also stands for `/bin/rm` and `../rm`.
     ///
     /// # Errors
     ///
@@ -93,7 +96,8 @@ impl CommandPattern {
             return Err("`**` must be the last argument: it stands for all that follow".to_owned());
         }
         let arguments = fixed.iter().cloned().map(NamePattern).collect();
-        Ok(Self { program: program.to_owned(), arguments, has_open_arguments })
+        let covers_paths = !program.contains('/');
+        Ok(Self { program: program.to_owned(), arguments, has_open_arguments, covers_paths })
     }
 
     /// Parses a pattern from words separated by spaces, such as `git status --short` or `ls **`.
@@ -105,7 +109,8 @@ impl CommandPattern {
 
     /// Returns true if a command is this program with matching arguments.
     pub(crate) fn matches(&self, program: &str, arguments: &[&str]) -> bool {
-        program == self.program
+        let name = if self.covers_paths { program.rsplit('/').next() } else { Some(program) };
+        name == Some(self.program.as_str())
             && (arguments.len() == self.arguments.len()
                 || (self.has_open_arguments && arguments.len() > self.arguments.len()))
             && self.arguments.iter().zip(arguments).all(|(pattern, argument)| pattern.matches(argument))

@@ -1,5 +1,7 @@
 //! Conditions of a rule: on an argument, and on the time of day.
 
+use std::cmp::Ordering;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use regex::Regex;
@@ -38,6 +40,15 @@ impl ConditionOutcome {
     }
 }
 
+/// The direction in which a rule decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RuleStrictness {
+    /// The rule allows calls.
+    Allows,
+    /// The rule asks about calls, or denies them.
+    Restricts,
+}
+
 /// A condition on one argument; all of its parts must hold.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ArgumentCondition {
@@ -50,22 +61,45 @@ pub(super) struct ArgumentCondition {
 }
 
 impl ArgumentCondition {
-    /// Checks the argument at a path of field names joined by dots. Every element of a list must satisfy it.
-    pub(super) fn check(&self, arguments: &Value, path: &str, workspace: &Path) -> ConditionOutcome {
-        let mut value = arguments;
-        for field in path.split('.') {
-            match value.get(field) {
-                None | Some(Value::Null) => return ConditionOutcome::Fails,
-                Some(inner) => value = inner,
+    /// Checks the argument at a path of field names joined by dots. Lists on the path stand for their elements: for a
+    /// rule that allows, every element must satisfy the condition; for one that asks or denies, one of them.
+    pub(super) fn check(
+        &self,
+        arguments: &Value,
+        path: &str,
+        workspace: &Path,
+        strictness: RuleStrictness,
+    ) -> ConditionOutcome {
+        let fields: Vec<&str> = path.split('.').collect();
+        self.check_fields(arguments, &fields, workspace, strictness)
+    }
+
+    fn check_fields(
+        &self,
+        value: &Value,
+        fields: &[&str],
+        workspace: &Path,
+        strictness: RuleStrictness,
+    ) -> ConditionOutcome {
+        match (value, fields.split_first()) {
+            (Value::Null, _) => ConditionOutcome::Fails,
+            (Value::Array(values), _) => {
+                let is_named = fields.is_empty() && self.equals.contains(value);
+                if is_named || values.is_empty() {
+                    return if is_named { ConditionOutcome::Holds } else { ConditionOutcome::Unknown };
+                }
+                let outcomes =
+                    values.iter().map(|value| self.check_fields(value, fields, workspace, strictness));
+                match strictness {
+                    RuleStrictness::Allows => outcomes.fold(ConditionOutcome::Holds, ConditionOutcome::and),
+                    RuleStrictness::Restricts => outcomes.fold(ConditionOutcome::Fails, ConditionOutcome::or),
+                }
             }
-        }
-        match value {
-            Value::Array(values) if values.is_empty() => ConditionOutcome::Unknown,
-            Value::Array(values) if self.equals.is_empty() => values
-                .iter()
-                .map(|value| self.check_value(value, workspace))
-                .fold(ConditionOutcome::Holds, ConditionOutcome::and),
-            value => self.check_value(value, workspace),
+            (value, None) => self.check_value(value, workspace),
+            (value, Some((field, inner))) => match value.get(field) {
+                None => ConditionOutcome::Fails,
+                Some(value) => self.check_fields(value, inner, workspace, strictness),
+            },
         }
     }
 
@@ -74,23 +108,19 @@ impl ArgumentCondition {
         if !self.equals.is_empty() {
             outcome = outcome.and(ConditionOutcome::of(self.equals.iter().any(|one| is_equal(one, value))));
         }
-        for (bound, is_within) in [
-            (self.at_most, (|value, bound| value <= bound) as fn(f64, f64) -> bool),
-            (self.at_least, |value, bound| value >= bound),
-        ] {
+        for (bound, is_within) in
+            [(self.at_most, Ordering::is_le as fn(Ordering) -> bool), (self.at_least, Ordering::is_ge)]
+        {
             if let Some(bound) = bound {
-                outcome = outcome.and(match value.as_f64() {
-                    Some(number) if number.is_finite() => ConditionOutcome::of(is_within(number, bound)),
-                    _ => ConditionOutcome::Unknown,
+                outcome = outcome.and(match compare_number(value, bound) {
+                    Some(order) => ConditionOutcome::of(is_within(order)),
+                    None => ConditionOutcome::Unknown,
                 });
             }
         }
         if !self.inside.is_empty() {
             outcome = outcome.and(match value.as_str().and_then(|path| resolve_path(path, workspace)) {
-                Some(path) => ConditionOutcome::of(self.inside.iter().any(|folder| {
-                    resolve_path(&folder.to_string_lossy(), workspace)
-                        .is_some_and(|folder| path.starts_with(folder))
-                })),
+                Some(path) => self.check_inside(&path, workspace),
                 None => ConditionOutcome::Unknown,
             });
         }
@@ -108,13 +138,75 @@ impl ArgumentCondition {
         }
         outcome
     }
+
+    /// Checks that a path is inside one of the folders, by its text and behind all links. What a link leads elsewhere
+    /// is neither.
+    fn check_inside(&self, path: &Path, workspace: &Path) -> ConditionOutcome {
+        let folders: Vec<PathBuf> = self
+            .inside
+            .iter()
+            .filter_map(|folder| resolve_path(&folder.to_string_lossy(), workspace))
+            .collect();
+        let is_inside = folders.iter().any(|folder| path.starts_with(folder));
+        if !path.is_absolute() {
+            return ConditionOutcome::of(is_inside);
+        }
+        let Some(real) = resolve_links(path) else { return ConditionOutcome::Unknown };
+        let is_really_inside =
+            folders.iter().any(|folder| resolve_links(folder).is_some_and(|folder| real.starts_with(folder)));
+        if is_inside == is_really_inside {
+            ConditionOutcome::of(is_inside)
+        } else {
+            ConditionOutcome::Unknown
+        }
+    }
 }
 
+/// Returns true if two values are the same. Numbers are compared exactly: `1.0` is `1`, and no large number is its
+/// neighbour.
 fn is_equal(one: &Value, other: &Value) -> bool {
-    match (one.as_f64(), other.as_f64()) {
+    match (integer(one), integer(other)) {
         (Some(one), Some(other)) => one == other,
-        _ => one == other,
+        _ => match (one.as_f64(), other.as_f64()) {
+            (Some(_), Some(bound)) => compare_number(one, bound) == Some(Ordering::Equal),
+            _ => one == other,
+        },
     }
+}
+
+/// Returns the value of a number that is written without a fraction.
+fn integer(value: &Value) -> Option<i128> {
+    value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from))
+}
+
+/// Compares a number with a bound, exactly; `None` if it is no number.
+fn compare_number(value: &Value, bound: f64) -> Option<Ordering> {
+    let Some(number) = integer(value) else {
+        return value.as_f64().filter(|number| number.is_finite())?.partial_cmp(&bound);
+    };
+    // Integers of JSON have at most 64 bits, so that bounds beyond this are beyond all of them.
+    const BEYOND: f64 = 1e30;
+    if bound.is_nan() {
+        return None;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "the number is within the range")]
+    let whole = bound.clamp(-BEYOND, BEYOND).floor() as i128;
+    Some(number.cmp(&whole).then_with(|| if bound.fract() == 0.0 { Ordering::Equal } else { Ordering::Less }))
+}
+
+/// Returns a path with all links resolved. The part that does not exist yet stays as it is; `None` if it cannot be
+/// resolved.
+fn resolve_links(path: &Path) -> Option<PathBuf> {
+    for known in path.ancestors() {
+        match known.canonicalize() {
+            Ok(real) => return Some(real.join(path.strip_prefix(known).ok()?)),
+            // A link without a target may get one.
+            Err(_) if known.is_symlink() => return None,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 /// Returns a path without `.`, resolved against the workspace; `None` if it has `..`, control characters, or a home

@@ -5,7 +5,7 @@ use std::path::Path;
 use windlass::core::provenance::ContentSources;
 
 use super::command_pattern::CommandPattern;
-use super::condition::{ArgumentCondition, ConditionOutcome, HoursRange};
+use super::condition::{ArgumentCondition, ConditionOutcome, HoursRange, RuleStrictness};
 use super::{PolicyCall, PolicyVerdict};
 
 /// A compiled rule. It matches a call if all its parts match.
@@ -66,6 +66,7 @@ impl PolicyRule {
     /// rule that allows.
     pub(super) fn matches(&self, call: &PolicyCall<'_>, workspace: &Path) -> bool {
         let is_strict = self.verdict > PolicyVerdict::Tool;
+        let strictness = if is_strict { RuleStrictness::Restricts } else { RuleStrictness::Allows };
         let any = |patterns: &[NamePattern], name: &str| patterns.iter().any(|pattern| pattern.matches(name));
         if !self.agents.is_empty() && !any(&self.agents, call.agent) {
             return false;
@@ -101,10 +102,9 @@ impl PolicyRule {
                 return false;
             }
         }
-        self.conditions
-            .iter()
-            .all(|(argument, condition)| counts(condition.check(call.arguments, argument, workspace)))
-            && self.hours.as_ref().is_none_or(|hours| counts(hours.check(call.minute_of_day)))
+        self.conditions.iter().all(|(argument, condition)| {
+            counts(condition.check(call.arguments, argument, workspace, strictness))
+        }) && self.hours.as_ref().is_none_or(|hours| counts(hours.check(call.minute_of_day)))
     }
 
     /// Returns true if the rule is about the application's own tools.

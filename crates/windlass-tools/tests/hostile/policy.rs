@@ -311,6 +311,92 @@ async fn a_run_follows_its_policy_and_can_be_replayed_under_another() {
     );
 }
 
+/// A list with a harmless element, another spelling of a program, a link and a number that only looks equal evade no rule.
+#[test]
+fn a_rule_is_not_evaded_by_other_forms_of_its_arguments() {
+    let (world, workspace) = make_workspace();
+    fs::create_dir_all(workspace.folder().join("secret")).expect("made");
+    fs::create_dir_all(workspace.folder().join("docs")).expect("made");
+    std::os::unix::fs::symlink("../secret", workspace.folder().join("docs/link")).expect("linked");
+    std::os::unix::fs::symlink("../..", workspace.folder().join("docs/up")).expect("linked");
+    let policy = ToolPolicy::parse(
+        "p.toml",
+        r#"
+        default = "tool"
+        [[rule]]
+        name = "secret"
+        decision = "deny"
+        tool = "*_files"
+        when = { paths = { inside = "secret" } }
+        [[rule]]
+        name = "orders"
+        decision = "deny"
+        tool = "order"
+        when = { "items.amount" = { at_least = 1000 } }
+        [[rule]]
+        name = "no removal"
+        decision = "deny"
+        command = [{ program = "rm", args = ["**"] }]
+        tool = "run_command"
+        [[rule]]
+        name = "docs"
+        decision = "allow"
+        tool = "read_file"
+        when = { path = { inside = "docs" } }
+        examples = [{ decision = "allow", arguments = { path = "docs/a" } }, { decision = "tool", arguments = { path = "a" } }]
+        [[rule]]
+        name = "own account"
+        decision = "allow"
+        tool = "pay"
+        when = { account = { equals = 12345678901234567 }, amount = { at_most = 9007199254740992 } }
+        examples = [{ decision = "allow", arguments = { account = 12345678901234567, amount = 5 } }, { decision = "tool", arguments = { account = 1, amount = 5 } }]
+        "#,
+    )
+    .expect("it is a policy")
+    .workspace(workspace.folder());
+    for (tool, arguments) in [
+        ("read_files", json!({ "paths": ["secret/a"] })),
+        ("read_files", json!({ "paths": ["secret/a", "fine"] })),
+        ("read_files", json!({ "paths": "secret/a" })),
+        ("read_files", json!({ "paths": ["fine", ["secret/a"]] })),
+        ("read_files", json!({ "paths": "docs/link/a" })),
+        ("read_files", json!({ "paths": "docs/up/work/secret/a" })),
+        ("read_files", json!({ "paths": [] })),
+        ("order", json!({ "items": [{ "amount": 1 }, { "amount": 5000 }] })),
+        ("order", json!({ "items": { "amount": 5000 } })),
+        ("run_command", command("rm", &["-rf", "x"])),
+        ("run_command", command("/bin/rm", &["-rf", "x"])),
+        ("run_command", command("../../../bin/rm", &["-rf", "x"])),
+        ("run_command", json!({ "shell": "rm -rf x" })),
+    ] {
+        assert_eq!(verdict(&policy, tool, &arguments), PolicyVerdict::Deny, "{tool} {arguments}");
+    }
+    for (tool, arguments) in [
+        ("read_file", json!({ "path": "docs/link/a" })),
+        ("read_file", json!({ "path": "docs/up/work/secret/a" })),
+        ("read_file", json!({ "path": ["docs/a", "secret/a"] })),
+        ("pay", json!({ "account": 12_345_678_901_234_568_u64, "amount": 5 })),
+        ("pay", json!({ "account": 12_345_678_901_234_567_u64, "amount": 9_007_199_254_740_993_u64 })),
+    ] {
+        assert_eq!(verdict(&policy, tool, &arguments), PolicyVerdict::Tool, "{tool} {arguments}");
+    }
+    for (tool, arguments) in [
+        ("read_file", json!({ "path": "docs/new/a" })),
+        ("read_file", json!({ "path": workspace.folder().join("docs/a") })),
+        ("pay", json!({ "account": 12_345_678_901_234_567_u64, "amount": 5.5 })),
+    ] {
+        assert_eq!(verdict(&policy, tool, &arguments), PolicyVerdict::Allow, "{tool} {arguments}");
+    }
+    for (tool, arguments) in [
+        ("read_files", json!({ "paths": ["fine"] })),
+        ("order", json!({ "items": [{ "amount": 1 }] })),
+        ("run_command", command("rmdir", &["x"])),
+    ] {
+        assert_eq!(verdict(&policy, tool, &arguments), PolicyVerdict::Tool, "{tool} {arguments}");
+    }
+    drop(world);
+}
+
 /// A policy that lets no standing approval cover a call after the model has read a page or a server's answer.
 const AFTER_READING: &str = "
 [[rule]]
