@@ -66,10 +66,15 @@ pub(crate) fn protection_of<'a>(parts: impl IntoIterator<Item = &'a str>) -> Opt
         }
         last = Some(part);
     }
-    if last.is_some_and(|name| folded_name(name) == BARE_REPOSITORY_FILE) {
+    if last.is_some_and(is_bare_repository_file) {
         return Some(PathProtection::ReadOnly("would make its folder a Git repository"));
     }
     found
+}
+
+/// Returns true if a file of this name makes its folder a Git repository, together with `objects` and `refs`.
+pub(crate) fn is_bare_repository_file(name: &str) -> bool {
+    folded_name(name) == BARE_REPOSITORY_FILE
 }
 
 /// Returns the protection that one name gives to itself and to everything beneath it.

@@ -279,7 +279,27 @@ impl Workspace {
         if self.protected.iter().any(is_named) {
             return Some(PathProtection::ReadOnly("is protected"));
         }
-        protection_of(place.parts())
+        protection_of(place.parts()).or_else(|| self.protection_by_link(&absolute))
+    }
+
+    /// Returns the protection of a path to which a protected name of the workspace's top folder is a link, as in
+    /// `AGENTS.md -> docs/agents.md`.
+    fn protection_by_link(&self, absolute: &Path) -> Option<PathProtection> {
+        let entries = std::fs::read_dir(self.root.path()).into_iter().flatten().flatten();
+        let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
+        let mut found = None;
+        for link in links {
+            let Some(protection) = protection_of([link.file_name().to_string_lossy().as_ref()]) else {
+                continue;
+            };
+            if link.path().canonicalize().is_ok_and(|target| absolute.starts_with(target)) {
+                match protection {
+                    PathProtection::ReadOnly(_) => return Some(protection),
+                    PathProtection::AskEachTime => found = Some(protection),
+                }
+            }
+        }
+        found
     }
 
     /// Returns the protected paths that exist, beside those with protected names.

@@ -92,3 +92,12 @@ fn open_program(path: &Path) -> rustix::io::Result<OwnedFd> {
 fn own_path() -> Option<PathBuf> {
     if cfg!(target_os = "linux") { Some("/proc/self/exe".into()) } else { std::env::current_exe().ok() }
 }
+
+/// Returns the path by which this process starts its own program again.
+///
+/// # Errors
+///
+/// Returns an error if the program has no path.
+pub(super) fn running_program() -> std::io::Result<PathBuf> {
+    own_path().ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound))
+}

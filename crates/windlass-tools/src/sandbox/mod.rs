@@ -10,6 +10,7 @@
 //! | Landlock | files: the workspace and a private temporary folder are writable, the system's programs and libraries readable, everything else inaccessible; TCP connections; signals to processes outside |
 //! | seccomp | Unix sockets by path and by abstract name, UDP and every other socket (with [`NetworkAccess::Allowed`]: all but those of the internet); key rings; `io_uring` |
 //! | mount namespace | protected files of the workspace are read-only: Git's folders and attributes, `agent.toml`, `.mcp.json`, a run store, instruction files |
+//! | process namespace | a command sees its own processes only, and all of them end together with it |
 //! | control group | the memory of the whole command, shared mappings included |
 //! | capabilities | all are dropped, except those over files, which Landlock bounds |
 //! | everywhere | the environment, by an allow-list; inherited descriptors; CPU time, memory, file sizes and open files; number of processes, except for the superuser; time; output |
@@ -48,6 +49,8 @@ pub(crate) use run::run_sandboxed;
 
 /// The command-line argument that starts a program as the helper.
 const HELPER_ARGUMENT: &str = "__windlass_sandbox";
+/// The second argument, which starts the helper as the supervisor of a command.
+const SUPERVISOR_ARGUMENT: &str = "supervisor";
 
 /// True once the program has called [`main_if_asked`], so that it can serve as its own helper.
 static HELPER_ENTRY_CALLED: AtomicBool = AtomicBool::new(false);
@@ -62,7 +65,8 @@ static HELPER_ENTRY_CALLED: AtomicBool = AtomicBool::new(false);
 pub fn main_if_asked() {
     HELPER_ENTRY_CALLED.store(true, Ordering::Relaxed);
     if std::env::args_os().nth(1).is_some_and(|word| word == HELPER_ARGUMENT) {
-        std::process::exit(helper::run_helper());
+        let is_supervisor = std::env::args_os().nth(2).is_some_and(|word| word == SUPERVISOR_ARGUMENT);
+        std::process::exit(if is_supervisor { helper::run_supervisor() } else { helper::run_helper() });
     }
     // Opened before any command runs.
     executable::open_own();
@@ -228,6 +232,16 @@ impl Sandbox {
     fn command_environment(&self) -> Vec<(String, String)> {
         let kept =
             self.kept_variables.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
-        kept.chain(self.set_variables.iter().cloned()).collect()
+        let variables = kept.chain(self.set_variables.iter().cloned());
+        variables
+            .map(
+                |(name, value)| if name == "PATH" { (name, absolute_folders(&value)) } else { (name, value) },
+            )
+            .collect()
     }
+}
+
+/// Returns a search path without its relative folders, in which a command could plant a program under any name.
+fn absolute_folders(path: &str) -> String {
+    path.split(':').filter(|folder| folder.starts_with('/')).collect::<Vec<_>>().join(":")
 }

@@ -1,4 +1,4 @@
-//! Read-only mounts over protected files, in a mount namespace of the command's own.
+//! Namespaces of the command's own: read-only mounts over protected files, and a list of processes with its own only.
 
 use std::path::{Path, PathBuf};
 
@@ -6,14 +6,21 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::StatVfsMountFlags;
 
-/// Moves this process to its own mount and IPC namespaces, and mounts the paths `read_only` read-only and the paths
-/// `pinned` onto themselves. Called while this process has one thread.
+/// The namespaces that a process has entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NamespaceKind {
+    /// Mounts, and objects of inter-process communication.
+    Mounts,
+    /// These, and the children of the process are in a process namespace.
+    MountsAndProcesses,
+}
+
+/// Mounts the paths `read_only` read-only and the paths `pinned` onto themselves, in this process's mount namespace.
 ///
 /// # Errors
 ///
-/// Returns the reason if this machine permits no mount namespaces, or if a path cannot be mounted.
+/// Returns the reason if a path cannot be mounted.
 pub(super) fn protect_paths(read_only: &[PathBuf], pinned: &[PathBuf]) -> Result<(), String> {
-    enter_namespace()?;
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
         .map_err(|error| format!("mounts cannot be made private: {error}"))?;
@@ -35,21 +42,47 @@ fn bind(path: &Path) -> Result<(), String> {
         .map_err(|error| format!("`{}` cannot be mounted: {error}", path.display()))
 }
 
-/// Enters the namespaces by right, or else by a user namespace in which the user is the same.
-fn enter_namespace() -> Result<(), String> {
-    let wanted = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC;
-    if unshare(wanted).is_ok() {
-        return Ok(());
-    }
+/// Moves this process to its own mount and IPC namespaces, and its children to a process namespace: by right, or else by a
+/// user namespace in which the user is the same. Called while this process has one thread, and no other is started later.
+///
+/// # Errors
+///
+/// Returns the reason if this machine permits no mount namespaces.
+pub(super) fn enter_namespaces() -> Result<NamespaceKind, String> {
+    let mounts = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC;
+    let all = mounts | CloneFlags::CLONE_NEWPID;
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    unshare(wanted | CloneFlags::CLONE_NEWUSER)
-        .map_err(|error| format!("mount namespaces are not permitted: {error}"))?;
-    let write = |file: &str, text: String| {
-        std::fs::write(file, text).map_err(|error| format!("the user namespace has no users: {error}"))
-    };
-    write("/proc/self/setgroups", "deny".into())?;
-    write("/proc/self/uid_map", format!("{user} {user} 1"))?;
-    write("/proc/self/gid_map", format!("{group} {group} 1"))
+    for (wanted, kind) in [(all, NamespaceKind::MountsAndProcesses), (mounts, NamespaceKind::Mounts)] {
+        if unshare(wanted).is_ok() {
+            return Ok(kind);
+        }
+        if unshare(wanted | CloneFlags::CLONE_NEWUSER).is_ok() {
+            let write = |file: &str, text: String| {
+                std::fs::write(file, text)
+                    .map_err(|error| format!("the user namespace has no users: {error}"))
+            };
+            write("/proc/self/setgroups", "deny".into())?;
+            write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+            write("/proc/self/gid_map", format!("{group} {group} 1"))?;
+            return Ok(kind);
+        }
+    }
+    Err("mount namespaces are not permitted".to_owned())
+}
+
+/// Mounts the list of the processes of this process's own namespace, if it is the first of one. A machine that does not
+/// permit it shows the list of all processes.
+pub(super) fn mount_own_processes() {
+    if std::process::id() != 1 || unshare(CloneFlags::CLONE_NEWNS).is_err() {
+        return;
+    }
+    let none: Option<&str> = None;
+    // Otherwise the rest of the machine would get the mount, too.
+    if mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).is_err() {
+        return;
+    }
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), "/proc", Some("proc"), flags, none).ok();
 }
 
 /// Returns the flags of a mount that the kernel does not let a user namespace remove.

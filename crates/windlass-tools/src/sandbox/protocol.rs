@@ -38,6 +38,29 @@ pub(crate) enum HelperReport {
     Ended { exit_code: Option<i32>, signal: Option<i32>, undone: Vec<String> },
 }
 
+/// A command for the supervisor.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SupervisedCommand {
+    pub(super) command: SandboxedCommand,
+    /// The private temporary folder.
+    pub(super) scratch: PathBuf,
+    /// The restrictions that the helper could not apply.
+    pub(super) gaps: Vec<SandboxGap>,
+    /// Number of the user's threads.
+    pub(super) thread_count: u64,
+}
+
+/// A report of the supervisor to the helper.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum SupervisorReport {
+    /// The supervisor is confined, and starts the command now.
+    Confined(ConfinementReport),
+    /// The command was not started, or its exit status is unknown.
+    Failed { reason: String },
+    /// The command has ended.
+    Ended { exit_code: Option<i32>, signal: Option<i32> },
+}
+
 /// The restrictions of a command that were applied, and those that were not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfinementReport {
@@ -87,6 +110,9 @@ pub enum SandboxGap {
     Sockets,
     /// Protected files of the workspace can be changed while the command runs; changes are undone when it ends.
     ProtectedFiles,
+    /// Processes that the command leaves behind are looked for and ended, and one that hides may outlive it: there is no
+    /// process namespace.
+    LeftProcesses,
     /// Shared memory is not counted: there is no control group, and the limit is that of each process.
     SharedMemory,
 }
@@ -100,6 +126,7 @@ impl std::fmt::Display for SandboxGap {
             Self::ProtectedFiles => {
                 "protected files can be changed while a command runs, and are restored afterwards (no mount namespace)"
             }
+            Self::LeftProcesses => "a process that hides may outlive its command (no process namespace)",
             Self::SharedMemory => "shared memory is not counted (no control group)",
         })
     }

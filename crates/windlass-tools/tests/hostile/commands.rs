@@ -273,3 +273,89 @@ fn nice_value(pid: u32) -> String {
     let line = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
     line.rsplit(')').next().and_then(|rest| rest.split(' ').nth(17)).unwrap_or_default().to_owned()
 }
+
+/// Chains of processes, each of which starts the next in a session of its own and ends, are never where a list of
+/// processes says.
+#[tokio::test]
+async fn a_chain_of_short_processes_ends_with_its_command() {
+    if !has_program("perl") {
+        return;
+    }
+    let (_world, workspace) = make_workspace();
+    let marker = format!("chain-of-{}", std::process::id());
+    let script = format!(
+        "use POSIX; # {marker}
+         for my $i (1..40) {{
+             next if fork;
+             my $end = time + 30;
+             while (time < $end) {{
+                 defined(my $pid = fork) or next;
+                 POSIX::_exit(0) if $pid;
+                 POSIX::setsid();
+             }}
+             POSIX::_exit(0);
+         }}
+         POSIX::_exit(0);"
+    );
+    let told = run_perl(&workspace, &script).await;
+    if !is_applied(&told, "left_processes") {
+        return;
+    }
+    assert_eq!(told["exit_code"], 0, "{told}");
+    // The processes that a look misses are found by another one.
+    for _ in 0..50 {
+        let left: Vec<String> = processes_with(&marker);
+        assert!(left.is_empty(), "processes of the command are left: {left:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+}
+
+/// Returns the ids of the processes with a word in their command lines, other than this one.
+fn processes_with(word: &str) -> Vec<String> {
+    let ids = fs::read_dir("/proc").expect("is there").flatten().map(|entry| entry.file_name());
+    let ids = ids.filter_map(|name| name.into_string().ok()).filter(|name| name.parse::<u32>().is_ok());
+    let has_word = |id: &String| {
+        fs::read(format!("/proc/{id}/cmdline"))
+            .is_ok_and(|line| String::from_utf8_lossy(&line).contains(word))
+    };
+    ids.filter(has_word).collect()
+}
+
+/// The command lines of other programs often have secrets.
+#[tokio::test]
+async fn a_command_sees_its_own_processes_only() {
+    let (_world, workspace) = make_workspace();
+    let marker = format!("seen-{}", std::process::id());
+    let mut other =
+        std::process::Command::new("sh").args(["-c", "sleep 600", &marker]).spawn().expect("it starts");
+    let looks = format!(
+        "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 600 {marker}'; ls -d /proc/[0-9]* | wc -l"
+    );
+    let told = run(&workspace, json!({ "program": "sh", "args": ["-c", looks] })).await;
+    other.kill().expect("it runs");
+    other.wait().expect("it ends");
+    if !is_applied(&told, "left_processes") {
+        return;
+    }
+    let text = told["stdout"].as_str().expect("text");
+    let (seen, count) = text.trim_end().split_once('\n').expect("two lines");
+    // The command line of the shell that looks has the word, too.
+    assert!(seen.parse::<u32>().expect("a number") <= 1, "{told}");
+    assert!(count.trim().parse::<u32>().expect("a number") <= 6, "{told}");
+}
+
+/// A program of the workspace is not found under the name of a program of the system.
+#[tokio::test]
+async fn a_program_of_the_workspace_is_not_found_by_a_relative_path() {
+    let (_world, workspace) = make_workspace();
+    let planted = workspace.folder().join("ls");
+    fs::write(&planted, "#!/bin/sh\necho planted\n").expect("written");
+    fs::set_permissions(&planted, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
+    for path in [":/usr/bin:/bin", ".:/usr/bin:/bin", "/usr/bin/missing::/bin", "bin/..:/usr/bin:/bin"] {
+        let workspace = workspace.clone().sandbox(test_sandbox().set_variable("PATH", path));
+        let told = run(&workspace, json!({ "program": "ls" })).await;
+        assert_eq!(told["stdout"], "ls\n", "{path}: {told}");
+        let told = run(&workspace, json!({ "shell": "ls" })).await;
+        assert_eq!(told["stdout"], "ls\n", "{path}: {told}");
+    }
+}

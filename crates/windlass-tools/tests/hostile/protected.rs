@@ -147,6 +147,116 @@ async fn planted_rules_and_repositories_are_set_aside() {
     }
 }
 
+/// The helper restores protected files without restrictions, so a link in the place of their folder must not lead it out.
+#[tokio::test]
+async fn a_restored_file_does_not_follow_a_link_out_of_the_workspace() {
+    let (world, workspace) = make_workspace();
+    let root = workspace.folder().to_owned();
+    let outside = world.path().join("home");
+    for (path, text) in [
+        (root.join("sub/.gitconfig"), "[core]\n\tfsmonitor = evil\n"),
+        (root.join("sub/.envrc"), "evil\n"),
+        (root.join("repo/.git/config"), "evil\n"),
+        (root.join("repo/.git/hooks/post-checkout"), "evil\n"),
+        (outside.join(".gitconfig"), "theirs\n"),
+        (outside.join(".git/config"), "theirs\n"),
+        (outside.join(".git/hooks/pre-commit"), "theirs\n"),
+    ] {
+        fs::create_dir_all(path.parent().expect("has one")).expect("made");
+        fs::write(path, text).expect("written");
+    }
+    let before = list_tree(&outside);
+    let told = run(
+        &workspace,
+        json!({ "shell": "mv sub moved; mv repo repo2; ln -s ../home sub; ln -s ../home repo; true" }),
+    )
+    .await;
+    assert_eq!(told["exit_code"], 0, "{told}");
+    assert_eq!(list_tree(&outside), before, "{told}");
+    assert_eq!(fs::read_to_string(root.join("moved/.envrc")).expect("is there"), "evil\n");
+}
+
+/// Returns the paths and texts of the files beneath a folder.
+fn list_tree(folder: &Path) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("is there").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.push((path.display().to_string(), fs::read_to_string(&path).expect("is text")));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// A crowd of files, an unusual name or a deep folder hides no planted rules.
+#[tokio::test]
+async fn planted_rules_do_not_hide_in_a_crowd() {
+    let (world, workspace) = make_workspace();
+    let told = run(
+        &workspace,
+        json!({ "program": "bash", "args": ["-c",
+            "for i in {1..600}; do mkdir d$i; echo evil > d$i/agent.toml; done; \
+             mkdir $'n\\xffx'; echo evil > $'n\\xffx'/agent.toml; \
+             d=deep; for i in {1..40}; do d=$d/x; done; mkdir -p $d; echo evil > $d/agent.toml; \
+             mkdir bare bare/objects bare/refs; echo 'ref: refs/heads/main' > bare/HEAD; echo evil > bare/config"] }),
+    )
+    .await;
+    assert_eq!(told["exit_code"], 0, "{told}");
+    let root = world.path().join("work");
+    let mut folders = vec![root];
+    let mut left = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("is there").flatten() {
+            if entry.path().is_dir() {
+                folders.push(entry.path());
+            } else if ["agent.toml", "HEAD"].iter().any(|name| entry.file_name() == *name) {
+                left.push(entry.path());
+            }
+        }
+    }
+    assert!(left.is_empty(), "{} are left: {:?}", left.len(), left.first());
+    let told = told["protected"].as_array().expect("it is told").len();
+    assert!(told <= 64, "{told} sentences");
+}
+
+/// The rules may be a link to a file of the workspace. Neither the link nor its target can be changed.
+#[tokio::test]
+async fn a_link_to_the_rules_cannot_be_replaced() {
+    let (_world, workspace) = make_workspace();
+    let root = workspace.folder().to_owned();
+    fs::create_dir(root.join("conf")).expect("made");
+    fs::write(root.join("conf/rules.toml"), "old\n").expect("written");
+    std::os::unix::fs::symlink("conf/rules.toml", root.join("agent.toml")).expect("linked");
+    for attack in [
+        "rm -f agent.toml; echo evil > agent.toml",
+        "echo evil > t; mv -f t agent.toml",
+        "ln -sf evil agent.toml",
+        "echo evil > conf/rules.toml",
+        "mv conf conf2; mkdir conf; echo evil > conf/rules.toml",
+    ] {
+        let told = run(&workspace, json!({ "shell": format!("{attack}; true") })).await;
+        assert_eq!(told["exit_code"], 0, "{told}");
+        assert_eq!(
+            fs::read_to_string(root.join("agent.toml")).ok().as_deref(),
+            Some("old\n"),
+            "{attack}: {told}"
+        );
+    }
+    // The file tools change the target of the rules under no name.
+    for path in ["conf/rules.toml", "agent.toml"] {
+        let read = call_tool(&workspace, "read_file", json!({ "path": path })).await;
+        let arguments = json!({ "path": path, "content": "evil\n", "version": parse_version(&read) });
+        let told = call_tool(&workspace, "write_file", arguments).await;
+        assert_eq!(fs::read_to_string(root.join("agent.toml")).expect("is there"), "old\n", "{path}: {told}");
+    }
+}
+
 /// The program that `without_mount_namespaces` starts in a user namespace that permits none.
 #[test]
 fn a_program_without_mount_namespaces() {
