@@ -12,6 +12,8 @@ use tokio_tungstenite::tungstenite::Message;
 
 /// Time for a condition to come true; the machine may be busy.
 const WAIT: Duration = Duration::from_secs(240);
+/// Width of the window while no other one is emulated.
+const WINDOW_WIDTH: u32 = 900;
 /// Names under which Chromium is installed.
 const PROGRAMS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
@@ -36,7 +38,8 @@ impl BrowserTab {
                 .args(["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream"])
                 .arg(format!("--use-file-for-fake-audio-capture={}", microphone.display()))
                 .arg(format!("--user-data-dir={}", profile.path().display()))
-                .args(["--remote-debugging-port=0", "--window-size=900,1000", "about:blank"])
+                .args(["--remote-debugging-port=0", "about:blank"])
+                .arg(format!("--window-size={WINDOW_WIDTH},1000"))
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
@@ -65,6 +68,11 @@ impl BrowserTab {
             tab.command(domain, json!({})).await;
         }
         Some(tab)
+    }
+
+    /// Runs a script in every page before the page's own scripts.
+    pub(crate) async fn run_before_pages(&mut self, script: &str) {
+        self.command("Page.addScriptToEvaluateOnNewDocument", json!({ "source": script })).await;
     }
 
     /// Sends a command and returns its result.
@@ -119,23 +127,15 @@ impl BrowserTab {
 
     /// Waits until an expression is true. While a page loads, it may have no value.
     pub(crate) async fn wait_for(&mut self, condition: &str) {
-        if !self.becomes_true(condition, WAIT).await {
-            let text = self.evaluate("document.body.innerText").await;
-            panic!("{condition} never became true; errors {:?}; the page:\n{text}", self.errors);
-        }
-    }
-
-    /// Waits until an expression is true. Returns false if it is not in time.
-    pub(crate) async fn becomes_true(&mut self, condition: &str, wait: Duration) -> bool {
         let guarded = format!("(() => {{ try {{ return {condition}; }} catch {{ return false; }} }})()");
         let started = Instant::now();
         while self.evaluate(&guarded).await != true {
-            if started.elapsed() > wait {
-                return false;
+            if started.elapsed() > WAIT {
+                let text = self.evaluate("document.body.innerText").await;
+                panic!("{condition} never became true; errors {:?}; the page:\n{text}", self.errors);
             }
             tokio::time::sleep(Duration::from_millis(30)).await;
         }
-        true
     }
 
     /// Clicks the middle of an element with the mouse, as a user does.
@@ -169,7 +169,9 @@ impl BrowserTab {
             assert_eq!(overflow, 0, "{name} in a {window} window is too wide");
             self.save_screenshot(&format!("{name}-{window}")).await;
         }
+        // The command returns before the page has its former size; until then elements stand elsewhere.
         self.command("Emulation.clearDeviceMetricsOverride", json!({})).await;
+        self.wait_for(&format!("innerWidth === {WINDOW_WIDTH}")).await;
     }
 
     async fn save_screenshot(&mut self, name: &str) {

@@ -4,6 +4,7 @@
 const element = (id) => document.getElementById(id);
 const page = document.body;
 const CLICK_GUARD_MS = 700;
+const SOUND_START_MS = 4000;
 const RETRY_MS = [300, 600, 1200, 2500, 5000];
 
 let socket = null;
@@ -124,6 +125,7 @@ const handlers = {
   },
   audio_interrupted() {
     flushSpeaker();
+    element('stop').disabled = true;
     page.dataset.interruptions = Number(page.dataset.interruptions || 0) + 1;
   },
   call_started(message) {
@@ -150,6 +152,7 @@ const handlers = {
   },
   disconnected(message) {
     flushSpeaker();
+    element('stop').disabled = true;
     page.dataset.provider = 'lost';
     page.dataset.speech = 'none';
     addNote('The voice lost its connection: ' + message.reason);
@@ -361,50 +364,80 @@ function flushSpeaker() {
   element('output').value = 0;
 }
 
+/** Opens the sound, or returns null and says why it could not be opened. */
 async function openSound(wantsMicrophone) {
   let stream = null;
+  audioTrouble = '';
   if (wantsMicrophone) {
+    setStatus('Your browser asks whether this page may use the microphone …');
     try {
       const wanted = { echoCancellation: true, noiseSuppression: true, autoGainControl: true, channelCount: 1 };
       stream = await navigator.mediaDevices.getUserMedia({ audio: wanted });
-      audioTrouble = '';
     } catch (error) {
       audioTrouble = 'There is no microphone (' + error.name + '); you can type.';
     }
   }
-  const open = async (options) => {
-    const context = new AudioContext(options);
-    try {
-      await context.audioWorklet.addModule('audio.js');
-      const speaker = new AudioWorkletNode(context, 'speaker', { numberOfInputs: 0, outputChannelCount: [1] });
-      speaker.connect(context.destination);
-      let microphone = null;
-      if (stream) {
-        microphone = new AudioWorkletNode(context, 'microphone', { numberOfOutputs: 0 });
-        context.createMediaStreamSource(stream).connect(microphone);
-      }
-      await context.resume();
-      return { context, speaker, microphone, stream };
-    } catch (error) {
-      await context.close();
-      throw error;
-    }
-  };
   // Some browsers cannot connect a microphone to a context of another rate; the worklets resample then.
-  const sound = await open({ sampleRate: 24000 }).catch(() => open({}));
-  sound.speaker.port.onmessage = (event) => {
-    for (const [track, bytes] of event.data.played) send({ type: 'played', track, bytes });
-    element('output').value = event.data.level;
-  };
-  if (sound.microphone) {
-    sound.microphone.port.onmessage = (event) => {
-      element('level').value = isMuted ? 0 : Math.min(1, event.data.level * 4);
-      if (!isMuted && socket && socket.readyState === WebSocket.OPEN && page.dataset.link === 'live') {
-        socket.send(event.data.audio);
-      }
-    };
+  try {
+    const sound = await openContext(stream, { sampleRate: 24000 }).catch(() => openContext(stream, {}));
+    if (sound.context.state !== 'running') reportSilentContext(sound.context);
+    return sound;
+  } catch (error) {
+    if (stream) for (const track of stream.getTracks()) track.stop();
+    audioTrouble = 'The browser cannot open its sound (' + error.name + '); you can type.';
+    return null;
   }
-  return sound;
+}
+
+async function openContext(stream, options) {
+  const context = new AudioContext(options);
+  try {
+    await context.audioWorklet.addModule('audio.js');
+    const speaker = new AudioWorkletNode(context, 'speaker', { numberOfInputs: 0, outputChannelCount: [1] });
+    speaker.connect(context.destination);
+    let microphone = null;
+    if (stream) {
+      microphone = new AudioWorkletNode(context, 'microphone', { numberOfOutputs: 0 });
+      context.createMediaStreamSource(stream).connect(microphone);
+    }
+    // A browser whose output device does not start keeps this promise open for ever.
+    const isLate = new Promise((resolve) => window.setTimeout(resolve, SOUND_START_MS));
+    await Promise.race([context.resume(), isLate]);
+    speaker.port.onmessage = (event) => {
+      for (const [track, bytes] of event.data.played) send({ type: 'played', track, bytes });
+      element('output').value = event.data.level;
+    };
+    if (microphone) microphone.port.onmessage = (event) => onMicrophone(event.data);
+    return { context, speaker, microphone, stream };
+  } catch (error) {
+    await context.close();
+    throw error;
+  }
+}
+
+function onMicrophone(piece) {
+  element('level').value = isMuted ? 0 : Math.min(1, piece.level * 4);
+  if (!isMuted && socket && socket.readyState === WebSocket.OPEN && page.dataset.link === 'live') {
+    socket.send(piece.audio);
+  }
+}
+
+function reportSilentContext(context) {
+  audioTrouble = 'The browser has not started its sound: nothing is heard in either direction; you can type.';
+  context.onstatechange = () => {
+    if (context.state !== 'running') return;
+    context.onstatechange = null;
+    audioTrouble = '';
+    showMicrophone();
+  };
+}
+
+function showMicrophone() {
+  const isOn = Boolean(audio && audio.microphone && audio.context.state === 'running');
+  page.dataset.microphone = isOn ? 'on' : 'off';
+  element('start').textContent = isOn ? 'Stop talking' : 'Start talking';
+  element('mute').disabled = !isOn;
+  describeState();
 }
 
 async function closeSound() {
@@ -419,16 +452,12 @@ element('start').onclick = async () => {
   const wasOn = page.dataset.microphone === 'on';
   await closeSound();
   if (!wasOn) audio = await openSound(true);
-  const isOn = Boolean(audio && audio.microphone);
-  page.dataset.microphone = isOn ? 'on' : 'off';
-  element('start').textContent = isOn ? 'Stop talking' : 'Start talking';
   element('start').disabled = false;
-  element('mute').disabled = !isOn;
   if (wasOn) {
     page.dataset.speech = 'none';
     send({ type: 'clear_audio' });
   }
-  describeState();
+  showMicrophone();
 };
 
 element('mute').onclick = () => {
@@ -454,6 +483,7 @@ element('compose').onsubmit = async (event) => {
   element('text').value = '';
   // A typed message is answered by voice too.
   if (!audio) audio = await openSound(false);
+  describeState();
   send({ type: 'text', text });
 };
 
