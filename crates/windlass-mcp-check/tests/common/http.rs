@@ -89,7 +89,10 @@ impl RawResponse {
 pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
+    pub(crate) headers: BTreeMap<String, String>,
+    /// The body if it is JSON; null otherwise.
     pub(crate) body: Value,
+    pub(crate) body_text: String,
     /// The number of the connection that it came on.
     pub(crate) connection: usize,
 }
@@ -125,8 +128,9 @@ async fn serve_connection(
         if reader.read_exact(&mut body).await.is_err() {
             return;
         }
+        let body_text = String::from_utf8_lossy(&body).into_owned();
         let body = serde_json::from_slice(&body).unwrap_or_default();
-        let response = respond(ReceivedRequest { method, path, body, connection });
+        let response = respond(ReceivedRequest { method, path, headers, body, body_text, connection });
         if reader.get_mut().write_all(response.as_bytes()).await.is_err() {
             return;
         }
