@@ -14,8 +14,8 @@ use serde_json::json;
 use support::{TestPageServer, point_at, poll_until, start_browser, take_screenshot};
 use windlass::model::ScriptedResponse;
 use windlass_computer::{
-    Browser, BrowserOptions, Computer, ComputerError, ComputerTool, KeyChord, MouseButton,
-    PrivateNetworkPolicy,
+    AllowedSites, Browser, BrowserOptions, Computer, ComputerError, ComputerTool, HistoryNavigation,
+    KeyChord, MouseButton, PrivateNetworkPolicy,
 };
 
 const NONE: KeyChord = KeyChord::EMPTY;
@@ -94,6 +94,57 @@ async fn a_resource_that_never_comes_delays_one_action_and_not_every_one() {
     };
     tokio::time::timeout(Duration::from_secs(300), clicks).await.expect("no click waits for the image");
     assert_eq!(browser.evaluate("said").await.expect("a number"), 250);
+    browser.close().await;
+}
+
+/// Chromium stops parsing a page whose script goes elsewhere. If it does not get there, the page would have no picture
+/// and take no input for ever.
+#[tokio::test]
+async fn a_page_that_went_elsewhere_in_vain_is_replaced_by_an_empty_one() {
+    let pages = TestPageServer::serve().await;
+    let sites = AllowedSites::only([format!("127.0.0.1:{}", pages.port)]);
+    let options = BrowserOptions { allowed_sites: sites, ..BrowserOptions::default() };
+    let Some(browser) = start_browser(options).await else { return };
+    let leaves = |to: &str| format!("<script>location.href = '{to}'</script><h1>Never parsed</h1>");
+    pages.add("leaves", &leaves(&pages.other_site_url("form.html")));
+    pages.add("downloads", &leaves("/file.txt"));
+    let refused = browser.navigate(&pages.url("leaves")).await.expect_err("it leads to another site");
+    assert!(refused.to_string().contains("localhost"), "{refused}");
+    take_screenshot(&browser).await;
+
+    // The same by a click, and where the address is a download.
+    for target in ["leaves", "downloads"] {
+        let link = format!(
+            "<a href='/{target}' style='position:absolute;left:0;top:0;width:200px;height:100px'>on</a>"
+        );
+        let begin = pages.add(&format!("begin-{target}"), &link);
+        browser.navigate(&begin).await.expect("it is listed");
+        browser.take_notices();
+        browser.click(Some(point_at(50, 50)), MouseButton::Left, 1, &NONE).await.expect("the click works");
+        let mut notices = String::new();
+        let is_replaced = poll_until(async || {
+            take_screenshot(&browser).await;
+            notices.push_str(&browser.take_notices().join("\n"));
+            browser.evaluate("location.href").await.is_ok_and(|url| url == "about:blank")
+        });
+        assert!(is_replaced.await, "{target}");
+        assert!(notices.contains("before it had any content"), "{notices}");
+        browser.navigate_history(HistoryNavigation::Back).await.expect("it goes back");
+        take_screenshot(&browser).await;
+    }
+
+    // A page that continues by itself after a moment is left alone.
+    let other = pages.other_site_url("form.html");
+    let patient = format!(
+        "<script>location.href = '{other}'; setTimeout(() => location.href = '/form.html', 300)</script>"
+    );
+    pages.add("patient", &patient);
+    browser.navigate(&pages.url("patient")).await.expect_err("its first attempt is refused");
+    assert!(
+        poll_until(async || browser.evaluate("document.title").await.is_ok_and(|title| title == "Form"))
+            .await
+    );
+    take_screenshot(&browser).await;
     browser.close().await;
 }
 

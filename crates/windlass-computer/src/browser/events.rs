@@ -14,6 +14,7 @@ use super::private_network::{HostNetwork, PrivateNetworkPolicy, host_of};
 use super::questions::{on_authentication, on_dialog_opening, on_file_chooser, on_permission};
 use super::site_policy::document_patterns;
 use super::state::{LoadState, TabFailure, TabState};
+use super::unpainted_page::on_stopped_loading;
 use super::{AllowedSites, DownloadPolicy};
 
 /// Maximum length of the name of a download, in bytes.
@@ -58,18 +59,15 @@ fn apply_event(pages: &Arc<PageController>, event: CdpEvent) {
             on_target_crashed(pages, |tab| tab.target == target);
         }
         // The id of a page's main frame equals its target id.
-        "Page.frameStartedLoading" | "Page.frameStoppedLoading" => {
+        "Page.frameStartedLoading" => {
             let frame = text("frameId");
-            let load = match method == "Page.frameStartedLoading" {
-                true => LoadState::Loading { since: Instant::now() },
-                false => LoadState::Loaded,
-            };
             pages.with_state(|state| {
                 if let Some(tab) = state.tab_by_target(&frame) {
-                    (tab.load, tab.requested_at) = (load, None);
+                    (tab.load, tab.requested_at) = (LoadState::Loading { since: Instant::now() }, None);
                 }
             });
         }
+        "Page.frameStoppedLoading" => on_stopped_loading(pages, &text("frameId")),
         "Page.frameScheduledNavigation" | "Page.frameRequestedNavigation" => {
             let frame = text("frameId");
             // A refresh after a while is no navigation yet, and one in another tab has events of its own.
@@ -89,13 +87,18 @@ fn apply_event(pages: &Arc<PageController>, event: CdpEvent) {
         "Page.frameNavigated" => {
             let frame = params["frame"]["id"].as_str().unwrap_or_default();
             forget_requested_navigation(pages, frame);
-            pages.with_state(|state| state.tab_by_target(frame).map(|tab| tab.has_document = true));
+            pages.with_state(|state| {
+                if let Some(tab) = state.tab_by_target(frame) {
+                    (tab.has_document, tab.is_parsed) = (true, false);
+                }
+            });
         }
         "Page.domContentEventFired" => pages.with_state(|state| {
-            if let Some(tab) = state.tab_by_session(&session)
-                && matches!(tab.load, LoadState::Loading { .. })
-            {
-                tab.load = LoadState::Interactive { since: Instant::now() };
+            if let Some(tab) = state.tab_by_session(&session) {
+                tab.is_parsed = true;
+                if matches!(tab.load, LoadState::Loading { .. }) {
+                    tab.load = LoadState::Interactive { since: Instant::now() };
+                }
             }
         }),
         "Page.javascriptDialogOpening" => on_dialog_opening(pages, &session, &params),
@@ -399,6 +402,7 @@ fn add_tab(pages: &PageController, session: &str, target: String, url: String, t
             title,
             is_ready: false,
             has_document: false,
+            is_parsed: true,
             load: LoadState::Loaded,
             requested_at: None,
             failure: None,

@@ -20,6 +20,7 @@ mod shortcuts;
 mod site_policy;
 mod state;
 mod storage_state;
+mod unpainted_page;
 
 pub use options::{
     BrowserOptions, BrowserWindow, DialogPolicy, DownloadPolicy, EmulatedDevice, UploadPolicy,

@@ -71,6 +71,8 @@ pub(super) struct TabState {
     pub(super) is_ready: bool,
     /// True if a document was loaded into the tab.
     pub(super) has_document: bool,
+    /// True if the document was parsed to its end.
+    pub(super) is_parsed: bool,
     pub(super) load: LoadState,
     /// Time at which the page requested a navigation that has not begun to load.
     pub(super) requested_at: Option<Instant>,

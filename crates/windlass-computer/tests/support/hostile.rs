@@ -146,7 +146,7 @@ pub(crate) struct VisitLure {
 }
 
 /// The ways out of a page.
-pub(crate) const WAYS_OUT: [&str; 28] = [
+pub(crate) const WAYS_OUT: [&str; 30] = [
     "assign",
     "replace",
     "navigation interface",
@@ -174,15 +174,18 @@ pub(crate) const WAYS_OUT: [&str; 28] = [
     "frame with a script",
     "frame that moves the page",
     "frame of data",
+    "frame of a blob",
+    "blob",
     "object",
 ];
 
 /// The ways out that put the address into a frame.
-const FRAMED_WAYS: [&str; 6] = [
+const FRAMED_WAYS: [&str; 7] = [
     "link to a frame",
     "frame",
     "frame with a script",
     "frame of data",
+    "frame of a blob",
     "object",
     // The page that refreshes is in a frame.
     "refresh by a header",
@@ -271,6 +274,14 @@ fn way_out_script(pages: &TestPageServer, way_out: &str, to: &str, id: u64) -> S
         "frame of data" => format!(
             "const f = document.createElement('iframe'); f.src = 'data:text/html,' + encodeURIComponent(\
              `<script>location.href = '${{{absolute}}}'<\\/script>`); document.body.append(f)"
+        ),
+        "frame of a blob" => format!(
+            "const f = document.createElement('iframe'); f.src = URL.createObjectURL(new Blob([\
+             `<script>location.href = '${{{absolute}}}'<\\/script>`], {{ type: 'text/html' }})); document.body.append(f)"
+        ),
+        "blob" => format!(
+            "location.href = URL.createObjectURL(new Blob([\
+             `<script>location.href = '${{{absolute}}}'<\\/script>`], {{ type: 'text/html' }}))"
         ),
         "object" => add(&format!("<object data='{to}' type='text/html'></object>")),
         other => panic!("there is no way {other}"),
