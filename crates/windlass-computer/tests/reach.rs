@@ -9,17 +9,19 @@ mod support;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use paper::output_of;
 use serde_json::json;
-use support::{TestPageServer, poll_until, start_browser};
+use support::{TestPageServer, poll_until, start_browser, start_guarded_browser};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use windlass::agent::Agent;
 use windlass::model::{ScriptedModel, ScriptedResponse};
 use windlass::tool::Tool;
 use windlass_computer::{
-    Browser, BrowserOptions, Computer, ComputerSecret, ComputerTool, EmulatedDevice, PageReading,
-    PrivateNetworkPolicy, StorageState, UploadPolicy,
+    AllowedSites, Browser, BrowserOptions, Computer, ComputerSecret, ComputerTool, EmulatedDevice,
+    PageReading, PrivateNetworkPolicy, StorageState, ThirdPartyPolicy, UploadPolicy,
 };
 
 /// A browser that another program started, with an open port on this machine.
@@ -234,4 +236,59 @@ async fn an_element_by_reference_is_approved_and_reviewed_like_one_in_the_pictur
         assert_eq!(pages.submissions().len(), submissions, "{change}");
     }
     browser.close().await;
+}
+
+/// A proxy that answers every request itself, and the first lines of the requests.
+async fn start_answering_proxy() -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+    let log = lines.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let log = log.clone();
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    let Ok(byte) = stream.read_u8().await else { return };
+                    head.push(byte);
+                }
+                let head = String::from_utf8_lossy(&head).into_owned();
+                log.lock().expect("no panic").push(head.lines().next().unwrap_or_default().to_owned());
+                let page = "<title>Through the proxy</title>";
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{page}",
+                    page.len()
+                );
+                let _gone = stream.write_all(answer.as_bytes()).await;
+            });
+        }
+    });
+    (address, lines)
+}
+
+/// All requests go through the proxy, which resolves names that this machine does not know. The lists still hold.
+#[tokio::test]
+async fn a_browser_uses_its_proxy_and_keeps_to_its_sites() {
+    let (proxy, lines) = start_answering_proxy().await;
+    let options = BrowserOptions {
+        proxy: Some(proxy),
+        allowed_sites: AllowedSites::only(["shop.windlass.test"]),
+        ..BrowserOptions::default()
+    };
+    let Some(browser) = start_guarded_browser(options.clone()).await else { return };
+    browser.navigate("http://shop.windlass.test/a").await.expect("the proxy answers");
+    assert_eq!(browser.evaluate("document.title").await.expect("a title"), "Through the proxy");
+    browser.navigate("http://other.windlass.test/b").await.expect_err("it is not listed");
+    browser.navigate("http://127.0.0.1:1/c").await.expect_err("it is not listed, and this machine");
+    let asked = lines.lock().expect("no panic").clone();
+    assert!(asked.contains(&"GET http://shop.windlass.test/a HTTP/1.1".to_owned()), "{asked:?}");
+    assert!(
+        !asked.iter().any(|line| line.contains("other.windlass.test") || line.contains("127.0.0.1")),
+        "{asked:?}"
+    );
+    browser.close().await;
+    let closed = BrowserOptions { third_party: ThirdPartyPolicy::BlockAll, ..options };
+    let refused = closed.validate().expect_err("it would not hold").to_string();
+    assert!(refused.contains("BlockAll"), "{refused}");
 }

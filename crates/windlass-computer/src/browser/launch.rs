@@ -121,7 +121,7 @@ fn command_line_flags(options: &BrowserOptions, profile: &Path) -> Vec<String> {
         "--disable-extensions",
         "--disable-sync",
         "--disable-dev-shm-usage",
-        "--disable-features=Translate,MediaRouter,OptimizationHints,AutofillServerCommunication,Prerender2",
+        "--disable-features=Translate,MediaRouter,OptimizationHints,AutofillServerCommunication,Prerender2,NetworkTimeServiceQuerying",
         "--disable-session-crashed-bubble",
         "--disable-search-engine-choice-screen",
         "--force-device-scale-factor=1",

@@ -39,7 +39,8 @@ pub struct BrowserOptions {
     pub time_zone: Option<String>,
     /// The device that pages see; a computer with a mouse if absent.
     pub device: Option<EmulatedDevice>,
-    /// Proxy server for all requests, such as `http://proxy.example:3128`.
+    /// Proxy server for all requests, such as `http://proxy.example:3128`. It resolves the names of sites, so it cannot
+    /// be combined with a list of sites and [`ThirdPartyPolicy::BlockAll`].
     pub proxy: Option<String>,
     /// Time for a page to respond to a command, after which the model is told that it is busy.
     pub response_timeout: Duration,
@@ -102,7 +103,17 @@ impl BrowserOptions {
     pub fn validate(&self) -> Result<(), ComputerError> {
         self.allowed_sites
             .validate()
-            .map_err(|why| ComputerError::Failed(format!("`BrowserOptions::allowed_sites`: {why}")))
+            .map_err(|why| ComputerError::Failed(format!("`BrowserOptions::allowed_sites`: {why}")))?;
+        let is_closed = self.third_party == ThirdPartyPolicy::BlockAll;
+        // Sockets of pages are held back by the names that the browser resolves, and a proxy resolves them itself.
+        if is_closed && self.proxy.is_some() && self.allowed_sites != AllowedSites::Any {
+            return Err(ComputerError::Failed(
+                "`BrowserOptions::proxy`: behind a proxy `ThirdPartyPolicy::BlockAll` cannot hold back sockets; let the \
+                 proxy refuse other sites, and use `ThirdPartyPolicy::AssetsOnly`"
+                    .to_owned(),
+            ));
+        }
+        Ok(())
     }
 
     /// Returns the number of pixels of a screenshot per pixel of the viewport.
