@@ -2,19 +2,23 @@
 //! and completeness of the audio.
 //!
 //! Usage: `live [SESSIONS] [SECONDS] [ROUNDS]`. Bare connections run first as the baseline; the difference is the
-//! cost of a session. The server, the bare connections and the sessions run in separate processes, so that memory
-//! is measured for each alone.
+//! cost of a session. Sessions behind a relay, each with a browser's side of it, run last. The server, the bare
+//! connections, the sessions, the relays and the browsers run in separate processes, so that memory and CPU time are
+//! measured for each alone.
 //!
 //! The program always terminates: a session that does not finish in time is an error that names its stage, and the
 //! server exits with its parent process.
 
 mod bare_client;
+mod relay_process;
 mod server_process;
 mod session_client;
 mod stats;
 
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+use windlass_bench::measure::BenchClock;
 
 use server_process::LiveServerProcess;
 use stats::{ConnectionStats, LiveLoadReport, resident_kib};
@@ -31,12 +35,14 @@ pub(crate) enum LiveClientKind {
     Bare,
     /// A realtime session.
     Session,
+    /// A browser's side of a relayed session.
+    Browser,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct LiveLoad {
-    sessions: u64,
-    seconds: u64,
+pub(crate) struct LiveLoad {
+    pub(crate) sessions: u64,
+    pub(crate) seconds: u64,
 }
 
 fn main() -> Result<(), LiveBenchError> {
@@ -48,6 +54,11 @@ fn main() -> Result<(), LiveBenchError> {
         }
         ["bare", rest @ ..] => measure_clients(LiveClientKind::Bare, rest),
         ["session", rest @ ..] => measure_clients(LiveClientKind::Session, rest),
+        ["browser", rest @ ..] => measure_clients(LiveClientKind::Browser, rest),
+        ["relay", rest @ ..] => {
+            let (address, load) = parse_load(rest)?;
+            build_runtime()?.block_on(relay_process::relay_sessions(address, load))
+        }
         rest => {
             let number = |place: usize, default: u64| match rest.get(place) {
                 Some(word) => word.parse().map_err(|_| format!("`{word}` is not a number")),
@@ -63,12 +74,12 @@ fn build_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()
 }
 
-/// Measures bare connections and sessions, each in its own process.
+/// Measures bare connections, sessions and relayed sessions, each in a process of its own.
 fn compare_clients(load: LiveLoad) -> Result<(), LiveBenchError> {
     let LiveLoad { sessions, seconds } = load;
     println!("{sessions} at once, {seconds} s each, with audio both ways");
     let server = LiveServerProcess::start(seconds)?;
-    for kind in ["bare", "session"] {
+    for kind in ["bare", "session", "relay"] {
         let status = Command::new(std::env::current_exe()?)
             .args([kind, &server.address, &sessions.to_string(), &seconds.to_string()])
             .status()?;
@@ -79,11 +90,15 @@ fn compare_clients(load: LiveLoad) -> Result<(), LiveBenchError> {
     Ok(())
 }
 
-fn measure_clients(kind: LiveClientKind, words: &[&str]) -> Result<(), LiveBenchError> {
+fn parse_load<'a>(words: &[&'a str]) -> Result<(&'a str, LiveLoad), LiveBenchError> {
     let [address, sessions, seconds] = words else {
         return Err("expected an address, the number of sessions and the seconds".into());
     };
-    let load = LiveLoad { sessions: sessions.parse()?, seconds: seconds.parse()? };
+    Ok((address, LiveLoad { sessions: sessions.parse()?, seconds: seconds.parse()? }))
+}
+
+fn measure_clients(kind: LiveClientKind, words: &[&str]) -> Result<(), LiveBenchError> {
+    let (address, load) = parse_load(words)?;
     let figures = build_runtime()?.block_on(async {
         // The first connection pays the one-time costs that all share.
         let alone = run_client(kind, address, load.seconds).await?;
@@ -102,6 +117,7 @@ fn measure_clients(kind: LiveClientKind, words: &[&str]) -> Result<(), LiveBench
 async fn run_all(kind: LiveClientKind, address: &str, load: LiveLoad) -> LiveLoadReport {
     let before = resident_kib();
     let began = Instant::now();
+    let clock = BenchClock::start();
     let tasks: Vec<_> = (0..load.sessions)
         .map(|number| {
             let address = address.to_owned();
@@ -122,6 +138,7 @@ async fn run_all(kind: LiveClientKind, address: &str, load: LiveLoad) -> LiveLoa
         }
     }
     figures.elapsed = began.elapsed();
+    figures.cpu_per_speech_second = clock.stop().cpu / (load.sessions * load.seconds) as f64;
     figures
 }
 
@@ -133,6 +150,7 @@ async fn run_client(
     match kind {
         LiveClientKind::Bare => bare_client::run_bare_client(address, seconds).await,
         LiveClientKind::Session => session_client::run_session_client(address, seconds).await,
+        LiveClientKind::Browser => relay_process::run_browser_client(address, seconds).await,
     }
 }
 

@@ -28,11 +28,8 @@ pub(crate) async fn run_session_client(
     }
 }
 
-async fn exchange_audio(
-    address: &str,
-    seconds: u64,
-    is_at: impl Fn(String),
-) -> Result<ConnectionStats, LiveBenchError> {
+/// Connects a session whose turns the application detects.
+pub(crate) async fn connect_session(address: &str) -> Result<RealtimeSession, LiveBenchError> {
     let settings =
         RealtimeSettings { turn_detection: TurnDetection::Application, ..RealtimeSettings::default() };
     let session = RealtimeSessionBuilder::new(Agent::new("guide"), OpenAiRealtime::with_url(address))
@@ -41,6 +38,15 @@ async fn exchange_audio(
         .response_timeouts(Duration::from_secs(60), Duration::from_secs(60))
         .connect()
         .await?;
+    Ok(session)
+}
+
+async fn exchange_audio(
+    address: &str,
+    seconds: u64,
+    is_at: impl Fn(String),
+) -> Result<ConnectionStats, LiveBenchError> {
+    let session = connect_session(address).await?;
     let mut events = session.events();
     let began = Instant::now();
     is_at("saying something".to_owned());

@@ -35,6 +35,8 @@ impl ConnectionStats {
 #[derive(Debug, Default)]
 pub(crate) struct LiveLoadReport {
     pub(crate) elapsed: Duration,
+    /// CPU time of the process, in seconds, for a second of speech in both directions.
+    pub(crate) cpu_per_speech_second: f64,
     /// Time to the first audio on an otherwise idle machine.
     pub(crate) first_audio_alone: Duration,
     pub(crate) kib_per_connection: u64,
@@ -65,7 +67,7 @@ impl fmt::Display for LiveLoadReport {
         let at = |times: &[Duration], percent| as_millis(percentile(times, percent));
         write!(
             f,
-            "{} whole, {} failed, {} pieces lost, in {:.1} s; {} KiB each; first audio alone {:.1} ms, p50 {:.1} ms, p99 {:.1} ms; a piece of {CHUNK_MS} ms late by p50 {:.1} ms, p99 {:.1} ms",
+            "{} whole, {} failed, {} pieces lost, in {:.1} s; {} KiB each; first audio alone {:.1} ms, p50 {:.1} ms, p99 {:.1} ms; a piece of {CHUNK_MS} ms late by p50 {:.1} ms, p99 {:.1} ms; {:.2} ms of CPU per second of speech",
             self.completed,
             self.failures.len(),
             self.dropped,
@@ -76,6 +78,7 @@ impl fmt::Display for LiveLoadReport {
             at(&self.first_audio, 99),
             at(&self.lateness, 50),
             at(&self.lateness, 99),
+            self.cpu_per_speech_second * 1000.0,
         )?;
         for error in self.failures.iter().take(5) {
             write!(f, "\n  {error}")?;
