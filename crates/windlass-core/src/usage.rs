@@ -63,6 +63,12 @@ impl Usage {
         self.input_tokens.saturating_add(self.output_tokens)
     }
 
+    /// Returns the share of the input tokens that were served from a cache, from 0 to 1; `None` without input tokens.
+    pub fn cache_hit_rate(&self) -> Option<f64> {
+        let read = self.cached_tokens.min(self.input_tokens);
+        (self.input_tokens > 0).then(|| read as f64 / self.input_tokens as f64)
+    }
+
     /// Returns the cost in currency units, of the requests whose cost is known.
     pub fn cost(&self) -> f64 {
         self.cost_nanos as f64 / 1e9
@@ -109,6 +115,17 @@ fn is_zero(count: &u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::Usage;
+
+    #[test]
+    fn the_hit_rate_of_the_cache_is_a_share_of_the_input() {
+        let usage = Usage { cached_tokens: 750, ..Usage::of_tokens(1000, 50) };
+        assert_eq!(usage.cache_hit_rate(), Some(0.75));
+        assert_eq!(Usage::of_tokens(10, 1).cache_hit_rate(), Some(0.0));
+        assert_eq!(Usage::of_unknown_request().cache_hit_rate(), None, "unknown is not zero");
+        // A provider may report anything.
+        let odd = Usage { cached_tokens: 7, ..Usage::of_tokens(5, 1) };
+        assert_eq!(odd.cache_hit_rate(), Some(1.0));
+    }
 
     #[test]
     fn counts_of_any_size_are_added() {

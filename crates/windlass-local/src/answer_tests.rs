@@ -38,10 +38,12 @@ fn schema_for(choice: Option<ToolChoice>, output: Option<&OutputSchema>) -> Valu
         instructions: None,
         input: &[],
         tools: &tools,
+        deferred_tools: &[],
         handoffs: &[],
         settings: &settings,
         output_schema: output,
         previous_response_id: None,
+        conversation_id: None,
     })
 }
 

@@ -13,10 +13,12 @@ fn messages_for(tools: &[ToolDefinition], input: &[Item]) -> Vec<PromptMessage> 
         instructions: Some("Be kind."),
         input: &input,
         tools,
+        deferred_tools: &[],
         handoffs: &[],
         settings: &ModelSettings::default(),
         output_schema: None,
         previous_response_id: None,
+        conversation_id: None,
     })
 }
 

@@ -1,7 +1,6 @@
 //! Two parallel tool calls with Anthropic's Messages API, one of which fails, and prompt caching.
 
 use windlass::prelude::*;
-use windlass_models::PromptCache;
 use windlass_models::testing::{FakeProvider, FakeReply};
 
 /// Current weather for a city.
@@ -21,7 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         FakeReply::text("Oslo is wet, and Atlantis wetter.").usage(900, 800, 12, 0),
     ])
     .await?;
-    let model = provider.anthropic().messages("claude-opus-4-5")?.prompt_cache(PromptCache::Ephemeral);
+    let model = provider.anthropic().messages("claude-opus-4-5")?;
     let agent = Agent::new("guide").instructions("Be brief.").model(model).tool(weather);
     let outcome = agent.run("Oslo or Atlantis?").await?;
     println!("{}", outcome.output_text()?);

@@ -27,12 +27,15 @@ fn decode(path: &str, body: &[u8], cuts: Option<&[usize]>) -> Result<ModelRespon
         instructions: None,
         input: &[],
         tools: &[],
+        deferred_tools: &[],
         handoffs: &[],
         settings: &settings,
         output_schema: None,
         previous_response_id: None,
+        conversation_id: None,
     };
     let base = |protocol| RequestBase {
+        host: "localhost",
         request,
         model: "fake-1",
         is_streamed: cuts.is_some(),

@@ -29,6 +29,7 @@ mod exchange;
 mod fallback;
 mod gemini;
 mod openai;
+mod prompt_cache;
 pub mod protocol;
 mod provider_model;
 mod providers;
@@ -45,7 +46,7 @@ mod wire;
 #[cfg(test)]
 mod fuzz_tests;
 
-pub use anthropic::{Anthropic, ComputerVersion, MessagesModel, PromptCache};
+pub use anthropic::{Anthropic, ComputerVersion, MessagesModel};
 pub use api_key::ApiKey;
 pub use azure::{AzureChatModel, AzureOpenAi, DeploymentProtocol};
 #[cfg(feature = "sigv4")]

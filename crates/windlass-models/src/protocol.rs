@@ -20,8 +20,8 @@ pub use crate::bedrock::{ConverseProtocol, InvokeProtocol};
 pub use crate::error::ProviderError;
 pub use crate::gemini::{GeminiHost, GeminiProtocol};
 pub use crate::openai::{
-    ChatCallIds, ChatDialect, ChatOutputFormat, ChatProtocol, ResponsesProtocol, StreamUsageRequest,
-    TokenLimitField,
+    ChatCachePoints, ChatCallIds, ChatDialect, ChatOutputFormat, ChatProtocol, ResponsesProtocol,
+    StreamUsageRequest, TokenLimitField,
 };
 
 /// A provider's wire protocol.

@@ -10,15 +10,14 @@ use crate::endpoint::EndpointConfig;
 use crate::error::SetupError;
 use crate::gemini::Gemini;
 use crate::openai::{
-    ChatCallIds, ChatDialect, ChatOutputFormat, ChatProtocol, OpenAi, StreamUsageRequest, TokenLimitField,
+    ChatCachePoints, ChatCallIds, ChatDialect, ChatOutputFormat, ChatProtocol, OpenAi, StreamUsageRequest,
+    TokenLimitField,
 };
 use crate::provider_model::ProviderModel;
 
 /// A provider that is known by name.
 pub(crate) struct KnownProvider {
     pub(crate) name: &'static str,
-    /// The name of its API.
-    pub(crate) api: &'static str,
     /// The default address; empty if it depends on the configuration.
     pub(crate) base_url: &'static str,
     pub(crate) base_url_variable: &'static str,
@@ -44,199 +43,182 @@ pub(crate) enum ProviderKind {
     Bedrock,
     BedrockMessages,
     /// A server with Chat Completions in a dialect.
-    Compatible(fn() -> ChatDialect),
+    Compatible(ChatDialect),
 }
 
-/// The variables of OpenAI beside the address and the key.
-const OPENAI_VARIABLES: &[&str] =
-    &["OPENAI_ORGANIZATION", "OPENAI_ORG_ID", "OPENAI_PROJECT", "OPENAI_PROJECT_ID"];
-const AZURE_VARIABLES: &[&str] = &["AZURE_OPENAI_AD_TOKEN", "OPENAI_API_VERSION"];
-const AWS_VARIABLES: &[&str] =
-    &["AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
-
-/// Returns a provider of the table with its own API.
+/// Returns a provider with its own API.
 const fn own(
-    (name, api, kind): (&'static str, &'static str, ProviderKind),
-    (base_url, base_url_variable, key_variable): (&'static str, &'static str, &'static str),
+    (name, kind): (&'static str, ProviderKind),
+    base_url: &'static str,
+    (base_url_variable, key_variable): (&'static str, &'static str),
     required_variables: &'static [&'static str],
     other_variables: &'static [&'static str],
 ) -> KnownProvider {
     KnownProvider {
         name,
-        api,
+        kind,
         base_url,
         base_url_variable,
         key_variable,
         required_variables,
         other_variables,
-        kind,
     }
 }
 
-/// Returns a provider with Chat Completions that needs its key.
-const fn compatible(
+/// Returns a provider with Chat Completions that needs the variables `required`.
+const fn chat(
     name: &'static str,
     base_url: &'static str,
-    base_url_variable: &'static str,
-    key_variable: &'static str,
+    (base_url_variable, key_variable): (&'static str, &'static str),
     required_variables: &'static [&'static str],
-    dialect: fn() -> ChatDialect,
+    dialect: ChatDialect,
 ) -> KnownProvider {
-    let kind = ProviderKind::Compatible(dialect);
     own(
-        (name, "Chat Completions", kind),
-        (base_url, base_url_variable, key_variable),
+        (name, ProviderKind::Compatible(dialect)),
+        base_url,
+        (base_url_variable, key_variable),
         required_variables,
         &[],
     )
 }
 
-/// The known providers.
+/// The variables of OpenAI: address and key, those that it needs, and the others.
+const OPENAI: (&str, &str) = ("OPENAI_BASE_URL", "OPENAI_API_KEY");
+const OPENAI_KEY: &[&str] = &["OPENAI_API_KEY"];
+const OPENAI_OTHERS: &[&str] =
+    &["OPENAI_ORGANIZATION", "OPENAI_ORG_ID", "OPENAI_PROJECT", "OPENAI_PROJECT_ID"];
+const OPENAI_URL: &str = "https://api.openai.com/v1";
+const AZURE: (&str, &str) = ("AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_API_KEY");
+const AZURE_REQUIRED: &[&str] = &["AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_API_KEY"];
+const AZURE_OTHERS: &[&str] = &["AZURE_OPENAI_AD_TOKEN", "OPENAI_API_VERSION"];
+const GEMINI_URL: &str = "https://generativelanguage.googleapis.com/v1beta";
+const VERTEX_REQUIRED: &[&str] = &["GOOGLE_CLOUD_PROJECT", "GOOGLE_ACCESS_TOKEN"];
+const AWS: (&str, &str) = ("BEDROCK_BASE_URL", "AWS_BEARER_TOKEN_BEDROCK");
+const AWS_REQUIRED: &[&str] = &["AWS_REGION", "AWS_BEARER_TOKEN_BEDROCK"];
+const AWS_OTHERS: &[&str] =
+    &["AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
+
+/// The known providers: name, API, address, variables, dialect.
+#[rustfmt::skip]
 pub(crate) const KNOWN_PROVIDERS: [KnownProvider; 21] = [
-    own(
-        ("openai", "Responses", ProviderKind::OpenAiResponses),
-        ("https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY"),
-        &["OPENAI_API_KEY"],
-        OPENAI_VARIABLES,
-    ),
-    own(
-        ("openai-responses", "Responses", ProviderKind::OpenAiResponses),
-        ("https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY"),
-        &["OPENAI_API_KEY"],
-        OPENAI_VARIABLES,
-    ),
-    own(
-        ("openai-chat", "Chat Completions", ProviderKind::OpenAiChat),
-        ("https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY"),
-        &["OPENAI_API_KEY"],
-        OPENAI_VARIABLES,
-    ),
-    own(
-        ("anthropic", "Messages", ProviderKind::Anthropic),
-        ("https://api.anthropic.com", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
-        &["ANTHROPIC_API_KEY"],
-        &[],
-    ),
-    own(
-        ("azure", "Responses", ProviderKind::AzureResponses),
-        ("", "AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_API_KEY"),
-        &["AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_API_KEY"],
-        AZURE_VARIABLES,
-    ),
-    own(
-        ("azure-chat", "Chat Completions", ProviderKind::AzureChat),
-        ("", "AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_API_KEY"),
-        &["AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_API_KEY"],
-        AZURE_VARIABLES,
-    ),
-    own(
-        ("gemini", "Gemini", ProviderKind::Gemini),
-        ("https://generativelanguage.googleapis.com/v1beta", "GEMINI_BASE_URL", "GEMINI_API_KEY"),
-        &["GEMINI_API_KEY"],
-        &["GOOGLE_API_KEY"],
-    ),
-    own(
-        ("vertex", "Gemini", ProviderKind::Vertex),
-        ("", "VERTEX_BASE_URL", "GOOGLE_ACCESS_TOKEN"),
-        &["GOOGLE_CLOUD_PROJECT", "GOOGLE_ACCESS_TOKEN"],
-        &["GOOGLE_CLOUD_LOCATION"],
-    ),
-    own(
-        ("bedrock", "Converse", ProviderKind::Bedrock),
-        ("", "BEDROCK_BASE_URL", "AWS_BEARER_TOKEN_BEDROCK"),
-        &["AWS_REGION", "AWS_BEARER_TOKEN_BEDROCK"],
-        AWS_VARIABLES,
-    ),
-    own(
-        ("bedrock-anthropic", "Messages", ProviderKind::BedrockMessages),
-        ("", "BEDROCK_BASE_URL", "AWS_BEARER_TOKEN_BEDROCK"),
-        &["AWS_REGION", "AWS_BEARER_TOKEN_BEDROCK"],
-        AWS_VARIABLES,
-    ),
-    compatible(
-        "mistral",
-        "https://api.mistral.ai/v1",
-        "MISTRAL_BASE_URL",
-        "MISTRAL_API_KEY",
-        &["MISTRAL_API_KEY"],
-        mistral_dialect,
-    ),
-    compatible(
-        "groq",
-        "https://api.groq.com/openai/v1",
-        "GROQ_BASE_URL",
-        "GROQ_API_KEY",
-        &["GROQ_API_KEY"],
-        groq_dialect,
-    ),
-    compatible(
-        "openrouter",
-        "https://openrouter.ai/api/v1",
-        "OPENROUTER_BASE_URL",
-        "OPENROUTER_API_KEY",
-        &["OPENROUTER_API_KEY"],
-        openrouter_dialect,
-    ),
-    compatible(
-        "deepseek",
-        "https://api.deepseek.com/v1",
-        "DEEPSEEK_BASE_URL",
-        "DEEPSEEK_API_KEY",
-        &["DEEPSEEK_API_KEY"],
-        deepseek_dialect,
-    ),
-    compatible("xai", "https://api.x.ai/v1", "XAI_BASE_URL", "XAI_API_KEY", &["XAI_API_KEY"], xai_dialect),
-    compatible(
-        "together",
-        "https://api.together.xyz/v1",
-        "TOGETHER_BASE_URL",
-        "TOGETHER_API_KEY",
-        &["TOGETHER_API_KEY"],
-        together_dialect,
-    ),
-    compatible(
-        "fireworks",
-        "https://api.fireworks.ai/inference/v1",
-        "FIREWORKS_BASE_URL",
-        "FIREWORKS_API_KEY",
-        &["FIREWORKS_API_KEY"],
-        fireworks_dialect,
-    ),
-    compatible(
-        "llamacpp",
-        "http://127.0.0.1:8080/v1",
-        "LLAMACPP_BASE_URL",
-        "LLAMACPP_API_KEY",
-        &[],
-        ChatDialect::default,
-    ),
-    compatible(
-        "lmstudio",
-        "http://127.0.0.1:1234/v1",
-        "LMSTUDIO_BASE_URL",
-        "LMSTUDIO_API_KEY",
-        &[],
-        ChatDialect::default,
-    ),
-    compatible(
-        "ollama",
-        "http://127.0.0.1:11434/v1",
-        "OLLAMA_HOST",
-        "OLLAMA_API_KEY",
-        &[],
-        ChatDialect::default,
-    ),
-    compatible(
-        "vllm",
-        "http://127.0.0.1:8000/v1",
-        "VLLM_BASE_URL",
-        "VLLM_API_KEY",
-        &[],
-        ChatDialect::default,
-    ),
+    own(("openai", ProviderKind::OpenAiResponses), OPENAI_URL, OPENAI, OPENAI_KEY, OPENAI_OTHERS),
+    own(("openai-responses", ProviderKind::OpenAiResponses), OPENAI_URL, OPENAI, OPENAI_KEY, OPENAI_OTHERS),
+    own(("openai-chat", ProviderKind::OpenAiChat), OPENAI_URL, OPENAI, OPENAI_KEY, OPENAI_OTHERS),
+    own(("anthropic", ProviderKind::Anthropic), "https://api.anthropic.com", ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"), &["ANTHROPIC_API_KEY"], &[]),
+    own(("azure", ProviderKind::AzureResponses), "", AZURE, AZURE_REQUIRED, AZURE_OTHERS),
+    own(("azure-chat", ProviderKind::AzureChat), "", AZURE, AZURE_REQUIRED, AZURE_OTHERS),
+    own(("gemini", ProviderKind::Gemini), GEMINI_URL, ("GEMINI_BASE_URL", "GEMINI_API_KEY"), &["GEMINI_API_KEY"], &["GOOGLE_API_KEY"]),
+    own(("vertex", ProviderKind::Vertex), "", ("VERTEX_BASE_URL", "GOOGLE_ACCESS_TOKEN"), VERTEX_REQUIRED, &["GOOGLE_CLOUD_LOCATION"]),
+    own(("bedrock", ProviderKind::Bedrock), "", AWS, AWS_REQUIRED, AWS_OTHERS),
+    own(("bedrock-anthropic", ProviderKind::BedrockMessages), "", AWS, AWS_REQUIRED, AWS_OTHERS),
+    chat("mistral", "https://api.mistral.ai/v1", ("MISTRAL_BASE_URL", "MISTRAL_API_KEY"), &["MISTRAL_API_KEY"], MISTRAL),
+    chat("groq", "https://api.groq.com/openai/v1", ("GROQ_BASE_URL", "GROQ_API_KEY"), &["GROQ_API_KEY"], GROQ),
+    chat("openrouter", "https://openrouter.ai/api/v1", ("OPENROUTER_BASE_URL", "OPENROUTER_API_KEY"), &["OPENROUTER_API_KEY"], OPENROUTER),
+    chat("deepseek", "https://api.deepseek.com/v1", ("DEEPSEEK_BASE_URL", "DEEPSEEK_API_KEY"), &["DEEPSEEK_API_KEY"], DEEPSEEK),
+    chat("xai", "https://api.x.ai/v1", ("XAI_BASE_URL", "XAI_API_KEY"), &["XAI_API_KEY"], XAI),
+    chat("together", "https://api.together.xyz/v1", ("TOGETHER_BASE_URL", "TOGETHER_API_KEY"), &["TOGETHER_API_KEY"], TOGETHER),
+    chat("fireworks", "https://api.fireworks.ai/inference/v1", ("FIREWORKS_BASE_URL", "FIREWORKS_API_KEY"), &["FIREWORKS_API_KEY"], FIREWORKS),
+    chat("llamacpp", "http://127.0.0.1:8080/v1", ("LLAMACPP_BASE_URL", "LLAMACPP_API_KEY"), &[], ChatDialect::PLAIN),
+    chat("lmstudio", "http://127.0.0.1:1234/v1", ("LMSTUDIO_BASE_URL", "LMSTUDIO_API_KEY"), &[], ChatDialect::PLAIN),
+    chat("ollama", "http://127.0.0.1:11434/v1", ("OLLAMA_HOST", "OLLAMA_API_KEY"), &[], ChatDialect::PLAIN),
+    chat("vllm", "http://127.0.0.1:8000/v1", ("VLLM_BASE_URL", "VLLM_API_KEY"), &[], ChatDialect::PLAIN),
 ];
 
+// The fields of mistral, groq and together are those of the types in their official clients; the others are by
+// their documentation.
+
+const MISTRAL: ChatDialect = ChatDialect {
+    token_limit: TokenLimitField::MaxTokens,
+    call_ids: ChatCallIds::NineLetters,
+    seed_field: Some("random_seed"),
+    stream_usage: StreamUsageRequest::Unasked,
+    unsupported_settings: &["verbosity", "safety_identifier", "prompt_cache_retention", "store"],
+    ..ChatDialect::PLAIN
+};
+
+const GROQ: ChatDialect = ChatDialect {
+    token_limit: TokenLimitField::MaxCompletionTokens,
+    stream_usage: StreamUsageRequest::Unasked,
+    unsupported_settings: &["verbosity", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"],
+    ..ChatDialect::PLAIN
+};
+
+const OPENROUTER: ChatDialect = ChatDialect {
+    token_limit: TokenLimitField::MaxTokens,
+    cache_points: ChatCachePoints::AnthropicModels,
+    unsupported_settings: &["safety_identifier", "prompt_cache_key", "prompt_cache_retention", "store"],
+    ..ChatDialect::PLAIN
+};
+
+const DEEPSEEK: ChatDialect = ChatDialect {
+    token_limit: TokenLimitField::MaxTokens,
+    output_format: ChatOutputFormat::JsonObject,
+    unsupported_settings: &[
+        "seed",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "verbosity",
+        "service_tier",
+        "metadata",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "store",
+    ],
+    ..ChatDialect::PLAIN
+};
+
+const XAI: ChatDialect = ChatDialect {
+    token_limit: TokenLimitField::MaxCompletionTokens,
+    unsupported_settings: &[
+        "verbosity",
+        "service_tier",
+        "metadata",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "store",
+    ],
+    ..ChatDialect::PLAIN
+};
+
+const TOGETHER: ChatDialect = ChatDialect {
+    token_limit: TokenLimitField::MaxTokens,
+    stream_usage: StreamUsageRequest::Unasked,
+    unsupported_settings: &[
+        "parallel_tool_calls",
+        "verbosity",
+        "top_logprobs",
+        "service_tier",
+        "metadata",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "store",
+    ],
+    ..ChatDialect::PLAIN
+};
+
+const FIREWORKS: ChatDialect = ChatDialect {
+    token_limit: TokenLimitField::MaxTokens,
+    unsupported_settings: &["verbosity", "safety_identifier", "prompt_cache_retention", "store"],
+    ..ChatDialect::PLAIN
+};
+
 impl KnownProvider {
+    /// Returns the name of its API.
+    pub(crate) fn api(&self) -> &'static str {
+        match self.kind {
+            ProviderKind::OpenAiResponses | ProviderKind::AzureResponses => "Responses",
+            ProviderKind::Anthropic | ProviderKind::BedrockMessages => "Messages",
+            ProviderKind::Gemini | ProviderKind::Vertex => "Gemini",
+            ProviderKind::Bedrock => "Converse",
+            ProviderKind::OpenAiChat | ProviderKind::AzureChat | ProviderKind::Compatible(_) => {
+                "Chat Completions"
+            }
+        }
+    }
+
     /// Creates a model, with the variables that `var` returns.
     pub(crate) fn model(
         &self,
@@ -255,7 +237,7 @@ impl KnownProvider {
             ProviderKind::BedrockMessages => Bedrock::from_vars(var)?.messages(name)?.into(),
             ProviderKind::Compatible(dialect) => {
                 let config = self.compatible_config(var)?;
-                ProviderModel::new(config.build()?, ChatProtocol::with_dialect(dialect()), name).into()
+                ProviderModel::new(config.build()?, ChatProtocol::with_dialect(dialect), name).into()
             }
         })
     }
@@ -290,103 +272,4 @@ pub(crate) fn normalise_base_url(address: &str) -> String {
     let path =
         address.split_once("://").map_or("", |(_, rest)| rest.split_once('/').map_or("", |(_, path)| path));
     if path.is_empty() { format!("{address}/v1{query}") } else { format!("{address}{query}") }
-}
-
-// The fields of mistral, groq and together are those of the types in their official clients; the others are by
-// their documentation.
-
-fn mistral_dialect() -> ChatDialect {
-    ChatDialect {
-        token_limit: TokenLimitField::MaxTokens,
-        call_ids: ChatCallIds::NineLetters,
-        seed_field: Some("random_seed"),
-        stream_usage: StreamUsageRequest::Unasked,
-        unsupported_settings: &["verbosity", "safety_identifier", "prompt_cache_retention", "store"],
-        ..ChatDialect::default()
-    }
-}
-
-fn groq_dialect() -> ChatDialect {
-    ChatDialect {
-        token_limit: TokenLimitField::MaxCompletionTokens,
-        stream_usage: StreamUsageRequest::Unasked,
-        unsupported_settings: &[
-            "verbosity",
-            "safety_identifier",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-        ],
-        ..ChatDialect::default()
-    }
-}
-
-fn openrouter_dialect() -> ChatDialect {
-    ChatDialect {
-        token_limit: TokenLimitField::MaxTokens,
-        unsupported_settings: &["safety_identifier", "prompt_cache_key", "prompt_cache_retention", "store"],
-        ..ChatDialect::default()
-    }
-}
-
-fn deepseek_dialect() -> ChatDialect {
-    ChatDialect {
-        token_limit: TokenLimitField::MaxTokens,
-        output_format: ChatOutputFormat::JsonObject,
-        unsupported_settings: &[
-            "seed",
-            "parallel_tool_calls",
-            "reasoning_effort",
-            "verbosity",
-            "service_tier",
-            "metadata",
-            "safety_identifier",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-            "store",
-        ],
-        ..ChatDialect::default()
-    }
-}
-
-fn xai_dialect() -> ChatDialect {
-    ChatDialect {
-        token_limit: TokenLimitField::MaxCompletionTokens,
-        unsupported_settings: &[
-            "verbosity",
-            "service_tier",
-            "metadata",
-            "safety_identifier",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-            "store",
-        ],
-        ..ChatDialect::default()
-    }
-}
-
-fn together_dialect() -> ChatDialect {
-    ChatDialect {
-        token_limit: TokenLimitField::MaxTokens,
-        stream_usage: StreamUsageRequest::Unasked,
-        unsupported_settings: &[
-            "parallel_tool_calls",
-            "verbosity",
-            "top_logprobs",
-            "service_tier",
-            "metadata",
-            "safety_identifier",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-            "store",
-        ],
-        ..ChatDialect::default()
-    }
-}
-
-fn fireworks_dialect() -> ChatDialect {
-    ChatDialect {
-        token_limit: TokenLimitField::MaxTokens,
-        unsupported_settings: &["verbosity", "safety_identifier", "prompt_cache_retention", "store"],
-        ..ChatDialect::default()
-    }
 }

@@ -286,7 +286,7 @@ impl ProviderRegistry {
             let is_configured = known.model("any", var).is_ok();
             ProviderInfo {
                 name: known.name.to_owned(),
-                api: known.api,
+                api: known.api(),
                 base_url: var(known.base_url_variable).or(usual),
                 base_url_variable: known.base_url_variable,
                 // An address, or another kind of authorisation, may stand in for a key.

@@ -21,6 +21,7 @@ use windlass::model::{
     ToolDefinition, ToolKind,
 };
 
+use crate::prompt_cache::conversation_cache_key;
 use crate::protocol::{ProtocolRequest, ResponseError};
 
 /// Maximum length of a tool name that providers accept.
@@ -39,9 +40,14 @@ pub(crate) fn offered_tools<'a>(request: &ModelRequest<'a>) -> impl Iterator<Ite
     request.tools.iter().chain(request.handoffs)
 }
 
-/// Returns the offered tool with this name, without regard to its namespace.
+/// Iterates over the tools that the model may call, and those that it may call once the provider has found them.
+fn callable_tools<'a>(request: &ModelRequest<'a>) -> impl Iterator<Item = &'a ToolDefinition> {
+    offered_tools(request).chain(request.deferred_tools)
+}
+
+/// Returns the tool with this name that the model may call, without regard to its namespace.
 pub(crate) fn find_offered_tool<'a>(request: &ModelRequest<'a>, name: &str) -> Option<&'a ToolDefinition> {
-    offered_tools(request).find(|tool| *tool.name == *name)
+    callable_tools(request).find(|tool| *tool.name == *name)
 }
 
 /// Returns the wire name of the tool that a [`ToolChoice::Tool`](windlass::model::ToolChoice::Tool) names.
@@ -72,11 +78,11 @@ pub(crate) fn to_wire_name<'a>(namespace: Option<&str>, name: &'a str) -> Cow<'a
 /// Returns the namespace and the name of the offered tool whose wire name is `wire`.
 pub(crate) fn resolve_tool_name(request: &ModelRequest<'_>, wire: String) -> (Option<String>, String) {
     let is_bare = |tool: &ToolDefinition| tool.namespace.is_none() && *tool.name == *wire;
-    if offered_tools(request).any(is_bare) {
+    if callable_tools(request).any(is_bare) {
         return (None, wire);
     }
     let found =
-        offered_tools(request).find(|tool| to_wire_name(tool.namespace.as_deref(), &tool.name) == wire);
+        callable_tools(request).find(|tool| to_wire_name(tool.namespace.as_deref(), &tool.name) == wire);
     match found {
         Some(tool) => (tool.namespace.as_deref().map(str::to_owned), tool.name.to_string()),
         None => (None, wire),
@@ -285,6 +291,8 @@ pub(crate) struct RequestBase<'a> {
     pub(crate) request: ModelRequest<'a>,
     /// The name of the model.
     pub(crate) model: &'a str,
+    /// The host of the provider.
+    pub(crate) host: &'a str,
     pub(crate) is_streamed: bool,
     /// The origin of the response's items.
     pub(crate) origin: ItemOrigin<'a>,
@@ -295,6 +303,7 @@ impl<'a> RequestBase<'a> {
         Self {
             request: request.request,
             model: request.model,
+            host: request.host,
             is_streamed: request.is_streamed,
             origin: ItemOrigin { protocol, name: request.origin },
         }
@@ -387,14 +396,17 @@ impl<'a, M: SerializeMap> RequestFields<'a, M> {
     }
 
     /// Writes the settings that both of OpenAI's APIs have.
-    pub(crate) fn put_openai_settings(&mut self) -> Result<(), M::Error> {
+    pub(crate) fn put_openai_settings(&mut self, base: &RequestBase<'_>) -> Result<(), M::Error> {
         let settings = self.settings;
+        // Servers that imitate the API may refuse the field.
+        let own_key = is_openai_host(base.host).then(|| conversation_cache_key(&base.request)).flatten();
+        let cache_key = settings.prompt_cache_key.as_ref().or(own_key.as_ref());
         self.put_if_some("service_tier", settings.service_tier.as_ref())?;
         if !settings.metadata.is_empty() {
             self.put("metadata", &settings.metadata)?;
         }
         self.put_if_some("safety_identifier", settings.safety_identifier.as_ref())?;
-        self.put_if_some("prompt_cache_key", settings.prompt_cache_key.as_ref())?;
+        self.put_if_some("prompt_cache_key", cache_key)?;
         self.put_if_some("prompt_cache_retention", settings.prompt_cache_retention.as_ref())?;
         self.put_if_some("store", settings.store)
     }
@@ -450,6 +462,13 @@ fn merge_extra(own: Value, extra: &Value, place: &str) -> Result<Value, String> 
         }
         (_, extra) => Ok(extra.clone()),
     }
+}
+
+/// True if the host belongs to OpenAI or to Azure OpenAI.
+pub(crate) fn is_openai_host(host: &str) -> bool {
+    ["openai.com", "openai.azure.com", "cognitiveservices.azure.com", "services.ai.azure.com"]
+        .iter()
+        .any(|domain| host.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
 }
 
 /// Parses a part of a response that was left raw.

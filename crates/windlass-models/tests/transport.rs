@@ -42,10 +42,12 @@ async fn ask(model: impl Into<SharedModel>) -> Result<String, (ModelErrorKind, R
         instructions: None,
         input: &[Arc::new(Item::user("Good morning."))],
         tools: &[],
+        deferred_tools: &[],
         handoffs: &[],
         settings: &settings,
         output_schema: None,
         previous_response_id: None,
+        conversation_id: None,
     };
     let answer = model.into().respond(request, &windlass::model::DeltaSink::discarding()).await;
     match answer {

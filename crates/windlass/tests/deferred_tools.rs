@@ -128,6 +128,87 @@ async fn the_tools_of_a_source_can_be_deferred() {
     assert_eq!(offered[1], [SEARCH_TOOL, "send_mail", "read_mail"]);
 }
 
+/// A tool whose calls load two others, and one that a search finds.
+fn workshop(model: ScriptedModel) -> Agent {
+    let failing = |_: ToolContext, arguments: Value| async move {
+        if arguments["key"] == "wrong" { Err("The key does not fit.".to_owned()) } else { Ok("Open.") }
+    };
+    let schema = json!({ "type": "object", "properties": { "key": { "type": "string" } } });
+    let open = Tool::dynamic("open_workshop", "Opens the workshop.", schema, failing)
+        .non_strict()
+        .effect(ToolEffect::Pure)
+        .loads(["saw_wood", "drill_hole"]);
+    Agent::new("carpenter")
+        .model(model)
+        .tool(open)
+        .tool(tool("saw_wood", "Saws wood.").deferred())
+        .tool(tool("drill_hole", "Drills a hole in wood.").needs_approval().deferred())
+}
+
+#[tokio::test]
+async fn a_successful_call_loads_the_tools_that_it_names() {
+    let model = ScriptedModel::new([
+        ScriptedResponse::call("c1", "open_workshop", json!({ "key": "wrong" })),
+        ScriptedResponse::call("c2", "open_workshop", json!({ "key": "right" })),
+        ScriptedResponse::text("Done."),
+    ]);
+    workshop(model.clone()).run("Saw it.").await.expect("it ends");
+    let offered: Vec<Vec<String>> = model.requests().iter().map(|request| request.tools.clone()).collect();
+    assert_eq!(offered[0], ["open_workshop"], "what a tool loads is not searched");
+    assert_eq!(offered[1], offered[0], "a call that failed loads nothing");
+    assert_eq!(offered[2], ["open_workshop", "saw_wood", "drill_hole"]);
+
+    // Other deferred tools are searched, and these are not found by it.
+    let model = ScriptedModel::new([search("s1", "wood"), ScriptedResponse::text("Done.")]);
+    workshop(model.clone())
+        .tool(tool("buy_wood", "Buys wood.").deferred())
+        .run("Go.")
+        .await
+        .expect("it ends");
+    assert_eq!(model.requests()[1].tools, ["open_workshop", SEARCH_TOOL, "buy_wood"]);
+}
+
+#[tokio::test]
+async fn a_recovered_run_and_the_next_of_its_session_have_the_tools_that_a_call_loaded() {
+    let store = Arc::new(MemoryStore::default());
+    let session = windlass::session::Session::in_memory("s1");
+    let first = ScriptedModel::new([
+        ScriptedResponse::call("c1", "open_workshop", json!({ "key": "right" })),
+        ScriptedResponse::call("c2", "drill_hole", json!({})),
+    ]);
+    let run = workshop(first).run("Drill it.").run_id("run-1").store(store.clone()).session(&session);
+    assert!(run.await.expect("it pauses").is_paused());
+    let (approve, once) =
+        (windlass::core::decision::Decision::Approve, windlass::core::decision::DecisionScope::ThisCall);
+    windlass::store::post_decision(&*store, &"run-1".into(), "c2", approve, once, "dee")
+        .await
+        .expect("posted");
+    let second = ScriptedModel::new([ScriptedResponse::text("Done.")]);
+    workshop(second.clone()).recover("run-1", store.clone()).session(&session).await.expect("it ends");
+    let third = ScriptedModel::new([ScriptedResponse::text("Sawn.")]);
+    workshop(third.clone()).run("Now saw it.").store(store).session(&session).await.expect("it ends");
+    for (model, place) in [(second, "another process"), (third, "the next run of the session")] {
+        assert_eq!(model.requests()[0].tools, ["open_workshop", "saw_wood", "drill_hole"], "{place}");
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_searches_gets_the_definitions_instead_of_the_search() {
+    let model = ScriptedModel::new([search("s1", "refund"), ScriptedResponse::text("Done.")]);
+    let settings = windlass::model::ModelSettings {
+        tool_search: Some(windlass::model::ToolSearchPlace::Provider),
+        ..Default::default()
+    };
+    let agent = agent(model.clone()).model_settings(settings);
+    agent.run("Refund it.").await.expect("it ends");
+    let requests = model.requests();
+    assert_eq!(requests[0].tools, ["greet"]);
+    assert_eq!(requests[0].deferred_tools.len(), 300);
+    // What a call has loaded is offered. It was not offered this one, so a model only calls it from an earlier request.
+    assert!(requests[1].tools.contains(&"refund_payment".to_owned()), "{:?}", requests[1].tools);
+    assert!(!requests[1].deferred_tools.contains(&"refund_payment".to_owned()));
+}
+
 #[tokio::test]
 async fn an_agent_without_deferred_tools_has_no_search() {
     let model = ScriptedModel::new([ScriptedResponse::text("Done.")]);

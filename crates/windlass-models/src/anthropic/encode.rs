@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use windlass::core::item::{ContentPart, Item, MediaSource, OutputContent, OutputStatus, Role, ToolCall};
 use windlass::model::{ModelRequest, ToolChoice, ToolDefinition, ToolKind};
 
-use super::{ComputerVersion, DEFAULT_MAX_TOKENS, PromptCache};
+use super::{ComputerVersion, DEFAULT_MAX_TOKENS};
+use crate::prompt_cache::{cached_turns, wants_cache_points};
 use crate::wire::{
     ItemOrigin, MediaLocation, RequestBase, RequestFields, chosen_tool_name, find_offered_tool,
     offered_tools, to_wire_name, with_annotations,
@@ -29,10 +30,12 @@ struct OfferedToolset<'a> {
     tool: &'a str,
 }
 
+/// The field of a cache point.
+const CACHE_CONTROL: &str = "cache_control";
+
 /// The body of a request.
 pub(super) struct MessagesRequestBody<'a> {
     pub(super) base: RequestBase<'a>,
-    pub(super) prompt_cache: PromptCache,
     pub(super) computer_version: Option<ComputerVersion>,
 }
 
@@ -42,12 +45,22 @@ impl Serialize for MessagesRequestBody<'_> {
         let settings = request.settings;
         let mut fields = RequestFields::start(serializer, &self.base)?;
         fields.put("max_tokens", &settings.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS))?;
-        let (system, messages) = encode_conversation(&self.base, self.offered_toolset());
-        if !system.is_empty() {
-            fields.put("system", &system)?;
+        let (system, mut messages) = encode_conversation(&self.base, self.offered_toolset());
+        let mut tools = self.encode_tools();
+        let cache_point = self.cache_point();
+        if let Some(point) = &cache_point {
+            mark_tools(&mut tools, point);
+            mark_messages(&mut messages, point);
+        }
+        match cache_point {
+            _ if system.is_empty() => {}
+            None => fields.put("system", &system)?,
+            Some(point) => {
+                fields.put("system", &[json!({ "type": "text", "text": system, "cache_control": point })])?;
+            }
         }
         fields.put("messages", &messages)?;
-        fields.put_tools(&self.encode_tools(), self.encode_tool_choice())?;
+        fields.put_tools(&tools, self.encode_tool_choice())?;
         fields.put_sampling()?;
         let format =
             request.output_schema.map(|output| json!({ "type": "json_schema", "schema": output.schema }));
@@ -56,14 +69,6 @@ impl Serialize for MessagesRequestBody<'_> {
         config.extend(format.map(|format| ("format".to_owned(), format)));
         if !config.is_empty() {
             fields.put("output_config", &config)?;
-        }
-        let retention = settings.prompt_cache_retention.as_deref();
-        if self.prompt_cache == PromptCache::Ephemeral || retention.is_some() {
-            let mut cache = json!({ "type": "ephemeral" });
-            if let Some(ttl) = retention {
-                cache["ttl"] = ttl.into();
-            }
-            fields.put("cache_control", &cache)?;
         }
         fields.put_if_some("stop_sequences", settings.stop.as_ref())?;
         fields.put_if_some(
@@ -81,7 +86,39 @@ impl Serialize for MessagesRequestBody<'_> {
 }
 
 impl MessagesRequestBody<'_> {
+    /// Returns the value of the cache points, if there are any.
+    fn cache_point(&self) -> Option<Value> {
+        let request = &self.base.request;
+        wants_cache_points(request, CACHE_CONTROL).then(|| {
+            let mut point = json!({ "type": "ephemeral" });
+            if let Some(ttl) = &request.settings.prompt_cache_retention {
+                point["ttl"] = ttl.as_str().into();
+            }
+            point
+        })
+    }
+
+    /// Returns the tools, those that the provider searches last.
     fn encode_tools(&self) -> Vec<Value> {
+        let request = &self.base.request;
+        let mut tools = self.encode_offered_tools();
+        if request.deferred_tools.is_empty() {
+            return tools;
+        }
+        let is_search =
+            |tool: &Value| tool["type"].as_str().is_some_and(|kind| kind.starts_with("tool_search_tool_"));
+        if !tools.iter().any(is_search) {
+            tools.push(json!({ "type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25" }));
+        }
+        tools.extend(request.deferred_tools.iter().map(|tool| {
+            let mut encoded = encode_tool(tool);
+            encoded["defer_loading"] = true.into();
+            encoded
+        }));
+        tools
+    }
+
+    fn encode_offered_tools(&self) -> Vec<Value> {
         offered_tools(&self.base.request)
             .map(|tool| match (&tool.kind, self.computer_version) {
                 (ToolKind::Computer(display), Some(version)) => {
@@ -150,6 +187,25 @@ impl MessagesRequestBody<'_> {
             choice["disable_parallel_tool_use"] = (!may).into();
         }
         Some(choice)
+    }
+}
+
+/// Sets a cache point after the last function that is part of the prompt: deferred ones are not.
+fn mark_tools(tools: &mut [Value], point: &Value) {
+    let is_in_prompt =
+        |tool: &&mut Value| tool.get("input_schema").is_some() && tool.get("defer_loading").is_none();
+    if let Some(tool) = tools.iter_mut().rev().find(is_in_prompt) {
+        tool[CACHE_CONTROL] = point.clone();
+    }
+}
+
+/// Sets cache points at the ends of the conversation and of the request before.
+fn mark_messages(turns: &mut [MessagesTurn], point: &Value) {
+    let places: Vec<usize> = cached_turns(turns.len(), |place| turns[place].role == "user").collect();
+    for place in places {
+        if let Some(block) = turns[place].content.last_mut() {
+            block[CACHE_CONTROL] = point.clone();
+        }
     }
 }
 

@@ -20,7 +20,7 @@ const ANTHROPIC_BASE_URL: &str = "https://api.anthropic.com";
 /// The API version that is sent in the `anthropic-version` header.
 const ANTHROPIC_API_VERSION: &str = "2023-06-01";
 /// The settings of the Messages API beside the common ones.
-const MESSAGES_SETTINGS: [&str; 7] = [
+const MESSAGES_SETTINGS: [&str; 8] = [
     "stop",
     "reasoning_effort",
     "thinking_budget",
@@ -28,6 +28,7 @@ const MESSAGES_SETTINGS: [&str; 7] = [
     "metadata",
     "safety_identifier",
     "prompt_cache_retention",
+    "tool_search",
 ];
 /// Default of `max_tokens`, which the API requires.
 const DEFAULT_MAX_TOKENS: u64 = 8192;
@@ -118,21 +119,9 @@ impl Anthropic {
 
     /// Creates a model with the Messages API.
     pub fn messages(&self, model: &str) -> Result<MessagesModel, SetupError> {
-        let protocol =
-            MessagesProtocol { computer_version: self.computer_version, ..MessagesProtocol::default() };
+        let protocol = MessagesProtocol { computer_version: self.computer_version };
         Ok(ProviderModel::new(self.config.build()?, protocol, model))
     }
-}
-
-/// The part of a prompt that the provider is asked to cache, which makes reading it again cheaper.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PromptCache {
-    /// Nothing; the provider's default applies.
-    #[default]
-    ProviderDefault,
-    /// The tools, the instructions and the conversation so far, as an ephemeral cache entry.
-    Ephemeral,
 }
 
 /// A model with the Messages API.
@@ -142,19 +131,8 @@ pub type MessagesModel = ProviderModel<MessagesProtocol>;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct MessagesProtocol {
-    /// The part of a prompt that is cached.
-    pub prompt_cache: PromptCache,
     /// The version of the computer tool, if computer tools are offered as the provider's own.
     pub computer_version: Option<ComputerVersion>,
-}
-
-impl MessagesModel {
-    /// Sets which part of a prompt is cached.
-    #[must_use]
-    pub fn prompt_cache(mut self, cache: PromptCache) -> Self {
-        self.protocol.prompt_cache = cache;
-        self
-    }
 }
 
 impl ModelProtocol for MessagesProtocol {
@@ -171,7 +149,6 @@ impl ModelProtocol for MessagesProtocol {
         }
         let body = encode::MessagesRequestBody {
             base: RequestBase::new(request, WireProtocol::Messages),
-            prompt_cache: self.prompt_cache,
             computer_version: self.computer_version,
         };
         Ok(EncodedRequest::new("/v1/messages", encode_body(&body)?))

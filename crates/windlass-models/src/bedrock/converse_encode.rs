@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use windlass::core::item::{ContentPart, Item, MediaSource, OutputContent, OutputStatus, Role};
 use windlass::model::{ModelRequest, ToolChoice};
 
+use crate::prompt_cache::{cached_turns, wants_cache_points};
 use crate::wire::{
     MediaLocation, RequestBase, RequestFields, chosen_tool_name, offered_tools, output_schema_name,
     to_wire_name,
@@ -23,10 +24,21 @@ impl Serialize for ConverseRequestBody<'_> {
         let request = &self.base.request;
         let settings = request.settings;
         let mut fields = RequestFields::start_without_model(serializer, &self.base)?;
-        let (system, messages) = encode_conversation(&self.base);
+        let (system, mut messages) = encode_conversation(&self.base);
+        let mut system: Vec<Value> = system.iter().map(|text| json!({ "text": text })).collect();
+        let cache_point = self.cache_point();
+        if let Some(point) = &cache_point {
+            if !system.is_empty() {
+                system.push(point.clone());
+            }
+            let places: Vec<usize> =
+                cached_turns(messages.len(), |place| messages[place].role == "user").collect();
+            for place in places {
+                messages[place].content.push(point.clone());
+            }
+        }
         fields.put("messages", &messages)?;
         if !system.is_empty() {
-            let system: Vec<Value> = system.iter().map(|text| json!({ "text": text })).collect();
             fields.put("system", &system)?;
         }
         let mut inference = Map::new();
@@ -39,7 +51,13 @@ impl Serialize for ConverseRequestBody<'_> {
         if !inference.is_empty() {
             fields.put("inferenceConfig", &inference)?;
         }
-        if let Some(tools) = encode_tools(request) {
+        if let Some(mut tools) = encode_tools(request) {
+            // Amazon's own models cache no tools.
+            if let (Some(point), Some(tools), false) =
+                (cache_point, tools["tools"].as_array_mut(), self.base.model.contains("amazon.nova"))
+            {
+                tools.push(point);
+            }
             fields.put("toolConfig", &tools)?;
         }
         let mut output = Map::new();
@@ -60,6 +78,39 @@ impl Serialize for ConverseRequestBody<'_> {
             .put_if_some("serviceTier", settings.service_tier.as_ref().map(|tier| json!({ "type": tier })))?;
         fields.finish()
     }
+}
+
+impl ConverseRequestBody<'_> {
+    /// Returns a cache point if the model accepts them. One that is not known to is asked for them only if the settings
+    /// say so: the provider refuses requests with points that a model does not support.
+    fn cache_point(&self) -> Option<Value> {
+        let request = &self.base.request;
+        let settings = request.settings;
+        let is_wanted = settings.prompt_cache.is_some() || settings.prompt_cache_retention.is_some();
+        let is_known = is_wanted || has_prompt_cache(self.base.model);
+        (is_known && wants_cache_points(request, "cachePoint")).then(|| {
+            let mut point = json!({ "type": "default" });
+            if let Some(ttl) = &settings.prompt_cache_retention {
+                point["ttl"] = ttl.as_str().into();
+            }
+            json!({ "cachePoint": point })
+        })
+    }
+}
+
+/// True if the model is known to cache prompts.
+fn has_prompt_cache(model: &str) -> bool {
+    /// Models of Anthropic before prompt caching.
+    const OLD_MODELS: [&str; 6] = [
+        "claude-v2",
+        "claude-instant",
+        "claude-3-haiku",
+        "claude-3-sonnet",
+        "claude-3-opus",
+        "claude-3-5-sonnet-20240620",
+    ];
+    model.contains("amazon.nova")
+        || (model.contains("anthropic.claude") && !OLD_MODELS.iter().any(|old| model.contains(old)))
 }
 
 fn encode_tools(request: &ModelRequest<'_>) -> Option<Value> {

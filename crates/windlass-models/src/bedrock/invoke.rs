@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use windlass::model::{ModelError, ModelErrorKind, ModelResponse, ToolDefinition};
+use windlass::model::{ModelError, ModelErrorKind, ModelResponse, ToolDefinition, ToolSearchPlace};
 
 use crate::anthropic::MessagesProtocol;
 use crate::azure::encode_path_segment;
@@ -29,6 +29,10 @@ impl ModelProtocol for InvokeProtocol {
     }
 
     fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
+        if request.request.settings.tool_search == Some(ToolSearchPlace::Provider) {
+            let text = "Bedrock has no setting `tool_search`; hint: search the tools locally";
+            return Err(ModelError::new(text).with_kind(ModelErrorKind::InvalidRequest));
+        }
         let encoded = self.messages.encode(request)?;
         let unreadable = |error: serde_json::Error| {
             ModelError::new(format!("the request cannot be written: {error}"))

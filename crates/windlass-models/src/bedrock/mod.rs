@@ -24,7 +24,8 @@ pub use invoke::InvokeProtocol;
 pub use sigv4::{AwsCredentials, SigV4Signer};
 
 /// The settings of Converse beside the common ones.
-const CONVERSE_SETTINGS: [&str; 4] = ["stop", "metadata", "service_tier", "reasoning_effort"];
+const CONVERSE_SETTINGS: [&str; 5] =
+    ["stop", "metadata", "service_tier", "reasoning_effort", "prompt_cache_retention"];
 
 /// Amazon Bedrock in one region; the builder of [`ConverseModel`] and [`InvokeModel`].
 ///

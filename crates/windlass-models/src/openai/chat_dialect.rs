@@ -1,5 +1,7 @@
 //! Dialects of Chat Completions: the points in which compatible providers differ.
 
+use crate::wire::is_openai_host;
+
 /// A dialect of the Chat Completions API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -14,8 +16,23 @@ pub struct ChatDialect {
     pub seed_field: Option<&'static str>,
     /// The request for usage figures at the end of a stream.
     pub stream_usage: StreamUsageRequest,
+    /// The models whose prompts have cache points.
+    pub cache_points: ChatCachePoints,
     /// Names of settings that the provider lacks, although the API has them.
     pub unsupported_settings: &'static [&'static str],
+}
+
+impl ChatDialect {
+    /// The dialect of most servers.
+    pub(crate) const PLAIN: Self = Self {
+        token_limit: TokenLimitField::ByHost,
+        output_format: ChatOutputFormat::JsonSchema,
+        call_ids: ChatCallIds::Any,
+        seed_field: None,
+        stream_usage: StreamUsageRequest::ByOption,
+        cache_points: ChatCachePoints::Nowhere,
+        unsupported_settings: &[],
+    };
 }
 
 /// The field that limits the output tokens.
@@ -34,20 +51,12 @@ pub enum TokenLimitField {
 impl TokenLimitField {
     /// Returns the name of the field for a host.
     pub(super) fn name_for(self, host: &str) -> &'static str {
-        let is_openai = |host: &str| host.ends_with("openai.com") || is_azure_host(host);
         match self {
             Self::MaxCompletionTokens => "max_completion_tokens",
-            Self::ByHost if is_openai(host) => "max_completion_tokens",
+            Self::ByHost if is_openai_host(host) => "max_completion_tokens",
             Self::ByHost | Self::MaxTokens => "max_tokens",
         }
     }
-}
-
-/// True if the host belongs to Azure OpenAI.
-fn is_azure_host(host: &str) -> bool {
-    ["openai.azure.com", "cognitiveservices.azure.com", "services.ai.azure.com"]
-        .iter()
-        .any(|suffix| host.ends_with(suffix))
 }
 
 /// The form in which a typed output is requested.
@@ -81,6 +90,17 @@ pub enum StreamUsageRequest {
     ByOption,
     /// The provider sends them unasked and may refuse the option.
     Unasked,
+}
+
+/// The models whose prompts have cache points, as `cache_control` in the parts of messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChatCachePoints {
+    /// None: the provider caches without being asked, or not at all.
+    #[default]
+    Nowhere,
+    /// The models whose names begin with `anthropic/`.
+    AnthropicModels,
 }
 
 /// Returns the id of a call in the form that a provider accepts.

@@ -8,7 +8,10 @@ use windlass::core::item::{CallKind, ContentPart, Item, Message, OutputContent, 
 use windlass::model::{ModelRequest, ToolChoice, ToolDefinition, ToolKind};
 
 use super::chat_decode::{CUSTOM_CALL_TYPE, REASONING_KIND};
-use super::chat_dialect::{ChatDialect, ChatOutputFormat, StreamUsageRequest, to_wire_call_id};
+use super::chat_dialect::{
+    ChatCachePoints, ChatDialect, ChatOutputFormat, StreamUsageRequest, to_wire_call_id,
+};
+use crate::prompt_cache::{cached_turns, wants_cache_points};
 use crate::wire::{
     ItemOrigin, MediaLocation, RequestBase, RequestFields, chosen_tool_name, find_offered_tool,
     offered_tools, output_schema_name, to_wire_name,
@@ -27,7 +30,12 @@ impl Serialize for ChatRequestBody<'_> {
         let RequestBase { request, is_streamed, origin, .. } = &self.base;
         let settings = request.settings;
         let mut fields = RequestFields::start(serializer, &self.base)?;
-        fields.put("messages", &encode_messages(request, *origin, self.dialect))?;
+        let messages = encode_messages(request, *origin, self.dialect);
+        if self.has_cache_points() {
+            fields.put("messages", &with_cache_points(&messages))?;
+        } else {
+            fields.put("messages", &messages)?;
+        }
         let tools: Vec<Value> = offered_tools(request).map(encode_tool).collect();
         fields.put_tools(&tools, encode_tool_choice(request))?;
         if !tools.is_empty() {
@@ -43,7 +51,7 @@ impl Serialize for ChatRequestBody<'_> {
         fields.put_if_some("verbosity", settings.verbosity.as_ref())?;
         fields.put_if_some("logprobs", settings.top_logprobs.map(|_| true))?;
         fields.put_if_some("top_logprobs", settings.top_logprobs)?;
-        fields.put_openai_settings()?;
+        fields.put_openai_settings(&self.base)?;
         fields.put_if_some(
             "response_format",
             request.output_schema.map(|output| match self.dialect.output_format {
@@ -63,6 +71,33 @@ impl Serialize for ChatRequestBody<'_> {
         }
         fields.finish()
     }
+}
+
+impl ChatRequestBody<'_> {
+    fn has_cache_points(&self) -> bool {
+        self.dialect.cache_points == ChatCachePoints::AnthropicModels
+            && self.base.model.starts_with("anthropic/")
+            && wants_cache_points(&self.base.request, "cache_control")
+    }
+}
+
+/// Returns the messages with cache points at the ends of the instructions and of the conversation.
+fn with_cache_points(messages: &[ChatMessage<'_>]) -> Vec<Value> {
+    let mut encoded: Vec<Value> = messages.iter().map(|message| json!(message)).collect();
+    let is_of_user = |place: usize| !matches!(messages[place], ChatMessage::Assistant(_));
+    let first_turn = messages.iter().position(|message| !matches!(message, ChatMessage::System { .. }));
+    let system = first_turn.unwrap_or(messages.len()).checked_sub(1);
+    let places: Vec<usize> = system.into_iter().chain(cached_turns(messages.len(), is_of_user)).collect();
+    for place in places {
+        let content = &mut encoded[place]["content"];
+        if let Value::String(text) = content {
+            *content = json!([{ "type": "text", "text": text }]);
+        }
+        if let Some(part) = content.as_array_mut().and_then(|parts| parts.last_mut()) {
+            part["cache_control"] = json!({ "type": "ephemeral" });
+        }
+    }
+    encoded
 }
 
 fn encode_tool(tool: &ToolDefinition) -> Value {

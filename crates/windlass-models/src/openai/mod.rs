@@ -20,7 +20,9 @@ use crate::provider_model::ProviderModel;
 pub(crate) use {chat_decode::ChatDecoder, responses_decode::ResponsesDecoder};
 
 pub use chat::{ChatModel, ChatProtocol};
-pub use chat_dialect::{ChatCallIds, ChatDialect, ChatOutputFormat, StreamUsageRequest, TokenLimitField};
+pub use chat_dialect::{
+    ChatCachePoints, ChatCallIds, ChatDialect, ChatOutputFormat, StreamUsageRequest, TokenLimitField,
+};
 pub use embeddings::EmbeddingsModel;
 pub use responses::{ConversationState, ResponsesModel, ResponsesProtocol};
 

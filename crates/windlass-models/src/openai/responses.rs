@@ -10,7 +10,7 @@ use crate::setting_support::check_settings;
 use crate::wire::{RequestBase, WireProtocol, encode_body, is_messages_tool_type};
 
 /// The settings of the Responses API beside the common ones.
-const RESPONSES_SETTINGS: [&str; 15] = [
+const RESPONSES_SETTINGS: [&str; 16] = [
     "max_tool_calls",
     "reasoning_effort",
     "reasoning_summary",
@@ -26,6 +26,7 @@ const RESPONSES_SETTINGS: [&str; 15] = [
     "include",
     "previous_response_id",
     "conversation",
+    "tool_search",
 ];
 
 /// A model with the Responses API.

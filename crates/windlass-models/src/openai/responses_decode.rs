@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use windlass::core::{
     id::CallId,
     item::{CallKind, ContentPart, Item, Message, ReasoningItem, Role, ToolCall},
@@ -20,8 +20,8 @@ use crate::error::ProviderError;
 use crate::protocol::{DeltaBuffer, ResponseDecoder, ResponseError, StreamProgress};
 use crate::sse::SseEvent;
 use crate::wire::{
-    BorrowedText, ItemOrigin, RequestBase, annotations_part, function_call, incomplete_error, parse_raw,
-    resolve_tool_name,
+    BorrowedText, ItemOrigin, RequestBase, annotations_part, find_offered_tool, function_call,
+    incomplete_error, parse_raw, resolve_tool_name,
 };
 
 /// The decoder of the response to one request.
@@ -292,14 +292,20 @@ fn decode_item(
         "function_call" => {
             let call: ResponsesOutputCall<'_> = parse_raw(raw)?;
             let name = call.name.into_string();
+            let mut fields: Map<String, Value> =
+                call.caller.map(|caller| ("caller".to_owned(), caller)).into_iter().collect();
             let tool = match call.namespace.into_option() {
+                // The provider has loaded a function by its search, which has no namespace here.
+                Some(namespace) if namespace == name && find_offered_tool(request, &name).is_some() => {
+                    fields.insert("namespace".to_owned(), namespace.into());
+                    resolve_tool_name(request, name)
+                }
                 Some(namespace) => (Some(namespace), name),
                 None => resolve_tool_name(request, name),
             };
             let (id, arguments) = (call.call_id.into_string(), call.arguments.into_string());
             let item_id = call.id.into_option();
-            let caller = call.caller.map(|caller| ("caller".to_owned(), caller));
-            let provider_data = origin.provider_data(caller.into_iter().collect());
+            let provider_data = origin.provider_data(fields);
             Ok(Item::Call(ToolCall { item_id, provider_data, ..function_call(id, tool, arguments) }))
         }
         "mcp_approval_request" => {

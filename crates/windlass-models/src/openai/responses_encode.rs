@@ -22,6 +22,9 @@ use crate::wire::{
 };
 use windlass_net::ReplaySafety;
 
+/// The type of the provider's tool search.
+const TOOL_SEARCH: &str = "tool_search";
+
 /// The body of a request.
 pub(super) struct ResponsesRequestBody<'a> {
     base: RequestBase<'a>,
@@ -179,6 +182,7 @@ impl<'a> ResponsesRequestBody<'a> {
                 // The API rejects ids of other providers' items.
                 id: call.item_id.as_deref().filter(|id| id.starts_with("fc")),
                 caller: self.base.origin.own_fields(call).and_then(|fields| fields.get("caller")),
+                namespace: self.base.origin.own_fields(call).and_then(|fields| fields.get("namespace")),
             }),
         }
     }
@@ -268,7 +272,20 @@ impl<'a> ResponsesRequestBody<'a> {
     }
 
     fn encode_tools(&self) -> Vec<Value> {
-        offered_tools(&self.base.request).map(|tool| self.encode_tool(tool)).collect()
+        let request = &self.base.request;
+        let mut tools: Vec<Value> = offered_tools(request).map(|tool| self.encode_tool(tool)).collect();
+        if request.deferred_tools.is_empty() {
+            return tools;
+        }
+        if !tools.iter().any(|tool| tool["type"] == TOOL_SEARCH) {
+            tools.push(json!({ "type": TOOL_SEARCH }));
+        }
+        tools.extend(request.deferred_tools.iter().map(|tool| {
+            let mut encoded = self.encode_tool(tool);
+            encoded["defer_loading"] = true.into();
+            encoded
+        }));
+        tools
     }
 
     fn encode_tool(&self, tool: &ToolDefinition) -> Value {
@@ -380,7 +397,7 @@ impl Serialize for ResponsesRequestBody<'_> {
         fields.put_if_some("top_logprobs", settings.top_logprobs)?;
         fields.put_if_some("max_tool_calls", settings.max_tool_calls)?;
         fields.put_if_some("truncation", settings.truncation.as_ref())?;
-        fields.put_openai_settings()?;
+        fields.put_openai_settings(&self.base)?;
         match self.held_state {
             ProviderHeldState::Nothing => {}
             ProviderHeldState::Response(id) | ProviderHeldState::ResponseBeforeRun(id) => {
@@ -426,6 +443,8 @@ enum ResponsesInputItem<'a> {
         id: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         caller: Option<&'a Value>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        namespace: Option<&'a Value>,
     },
     FunctionCallOutput {
         call_id: &'a str,

@@ -21,8 +21,8 @@ use windlass::model::{
     DeltaSink, ModelRequest, ModelResponse, ModelSettings, OutputSchema, SharedModel, ToolChoice,
     ToolDefinition, ToolKind,
 };
+use windlass_models::StreamingMode;
 use windlass_models::testing::{FakeProvider, FakeReply};
-use windlass_models::{PromptCache, StreamingMode};
 
 fn fixture_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
@@ -92,12 +92,7 @@ fn all_models(provider: &FakeProvider, streaming: StreamingMode) -> [SharedModel
     [
         openai.responses("fake-1").expect("a model").streaming(streaming).into(),
         openai.chat("fake-1").expect("a model").streaming(streaming).into(),
-        anthropic
-            .messages("fake-1")
-            .expect("a model")
-            .streaming(streaming)
-            .prompt_cache(PromptCache::Ephemeral)
-            .into(),
+        anthropic.messages("fake-1").expect("a model").streaming(streaming).into(),
     ]
 }
 
@@ -238,10 +233,12 @@ impl RecordedTestRequest {
             instructions: Some("Be brief."),
             input: &self.input,
             tools: &self.tools,
+            deferred_tools: &[],
             handoffs: &[],
             settings: &self.settings,
             output_schema: self.output.as_ref(),
             previous_response_id: None,
+            conversation_id: None,
         };
         model.respond(request, &DeltaSink::discarding()).await.expect("an answer")
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use windlass::core::item::{CallOutput, Item, OutputStatus};
 use windlass::core::usage::Usage;
-use windlass::model::{FinishReason, ModelError, ModelErrorKind, ModelResponse, describe_item};
+use windlass::model::{
+    FinishReason, ModelError, ModelErrorKind, ModelResponse, ModelSettings, PromptCaching, describe_item,
+};
 use windlass_models::testing::{FakeProvider, FakeReply, ReceivedRequest, encode_amazon_event};
 use windlass_models::{Bedrock, StreamingMode};
 
@@ -78,10 +80,16 @@ async fn converse(
     (answer, server.requests().remove(0))
 }
 
+/// Settings without cache points, which have a test of their own.
+fn without_cache() -> ModelSettings {
+    ModelSettings { prompt_cache: Some(PromptCaching::Off), ..ModelSettings::default() }
+}
+
 #[tokio::test]
 async fn converse_is_the_same_plain_and_streamed() {
     let request = TestRequest {
         tools: vec![function_tool("weather")],
+        settings: without_cache(),
         ..TestRequest::from_items([Item::user("Hello")])
     };
     for (mode, reply) in converse_replies() {
@@ -105,7 +113,8 @@ async fn converse_is_the_same_plain_and_streamed() {
                 sources: Default::default(),
             })));
         }
-        let next = TestRequest { input, tools: vec![function_tool("weather")], ..TestRequest::default() };
+        let tools = vec![function_tool("weather")];
+        let next = TestRequest { input, tools, settings: without_cache(), ..TestRequest::default() };
         let done = json!({ "output": { "message": { "role": "assistant", "content": [{ "text": "Rain." }] } }, "stopReason": "end_turn" });
         let (_, sent) = converse(StreamingMode::Never, FakeReply::json_body(done.to_string()), &next).await;
         assert_eq!(

@@ -8,5 +8,7 @@ mod addresses;
 mod bedrock;
 mod gemini;
 mod official_sdks;
+mod prompt_cache;
 mod settings_table;
 mod support;
+mod tool_search;

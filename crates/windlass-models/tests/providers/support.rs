@@ -79,6 +79,8 @@ pub(crate) fn registry_at(server: &FakeProvider, address_variable: &str) -> Prov
 pub(crate) struct TestRequest {
     pub(crate) input: Vec<Arc<Item>>,
     pub(crate) tools: Vec<ToolDefinition>,
+    pub(crate) deferred_tools: Vec<ToolDefinition>,
+    pub(crate) conversation_id: Option<String>,
     pub(crate) settings: ModelSettings,
     pub(crate) output: Option<OutputSchema>,
 }
@@ -96,10 +98,12 @@ impl TestRequest {
             instructions: Some("Be brief."),
             input: &self.input,
             tools: &self.tools,
+            deferred_tools: &self.deferred_tools,
             handoffs: &[],
             settings: &self.settings,
             output_schema: self.output.as_ref(),
             previous_response_id: None,
+            conversation_id: self.conversation_id.as_deref(),
         };
         model.respond(request, &DeltaSink::discarding()).await
     }

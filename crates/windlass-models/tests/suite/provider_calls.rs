@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use windlass::core::item::{CallKind, CallOutput, Item, OutputStatus, ToolCall};
-use windlass::model::ToolKind;
+use windlass::model::{ModelSettings, PromptCaching, ToolKind};
 use windlass::prelude::*;
 use windlass::run::OnUnknownTool;
 use windlass::tool::{CustomInputFormat, PatchOperation, ShellAction, ShellCommandOutput, ShellOutcome};
@@ -315,7 +315,9 @@ async fn a_tool_of_the_messages_api_is_offered_in_its_form_and_found_by_its_name
         )
         .provider_form(definition.clone());
         let model = provider.anthropic().messages("fake-1").expect("a model").streaming(streaming);
+        let settings = ModelSettings { prompt_cache: Some(PromptCaching::Off), ..ModelSettings::default() };
         let agent = Agent::new("clerk").model(model).tools((shell, Tool::hosted(search.clone())));
+        let agent = agent.model_settings(settings);
         agent.run("Go.").await.expect("it ends");
         let requests = provider.requests();
         assert_eq!(requests[0].body["tools"], json!([definition, search]));

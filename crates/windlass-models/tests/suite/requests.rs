@@ -8,7 +8,7 @@ use windlass::core::item::{
     CallKind, CallOutput, ContentPart, MediaSource, Message, OutputContent, OutputStatus, Role, ToolCall,
 };
 use windlass::model::{
-    Model, ModelErrorKind, ModelSettings, OutputSchema, RetryAdvice, SharedModel, ToolChoice,
+    Model, ModelErrorKind, ModelSettings, OutputSchema, PromptCaching, RetryAdvice, SharedModel, ToolChoice,
 };
 use windlass_models::testing::{FakeProvider, FakeReply};
 use windlass_models::{ConversationState, StreamingMode};
@@ -85,7 +85,9 @@ async fn chat_gets_messages() {
 
 #[tokio::test]
 async fn messages_get_blocks() {
-    let body = sent_body(AdapterUnderTest::Messages, &sample_conversation()).await;
+    let mut conversation = sample_conversation();
+    conversation.settings.prompt_cache = Some(PromptCaching::Off);
+    let body = sent_body(AdapterUnderTest::Messages, &conversation).await;
     assert_eq!(body["system"], "Be brief.");
     assert_eq!(
         body["messages"],

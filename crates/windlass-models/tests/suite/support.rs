@@ -52,6 +52,8 @@ impl AdapterUnderTest {
 pub(crate) struct AdapterTestRequest {
     pub(crate) instructions: Option<String>,
     pub(crate) input: Vec<Arc<Item>>,
+    pub(crate) deferred_tools: Vec<ToolDefinition>,
+    pub(crate) conversation_id: Option<String>,
     pub(crate) tools: Vec<ToolDefinition>,
     pub(crate) handoffs: Vec<ToolDefinition>,
     pub(crate) settings: ModelSettings,
@@ -76,10 +78,12 @@ impl AdapterTestRequest {
             instructions: self.instructions.as_deref(),
             input: &self.input,
             tools: &self.tools,
+            deferred_tools: &self.deferred_tools,
             handoffs: &self.handoffs,
             settings: &self.settings,
             output_schema: self.output.as_ref(),
             previous_response_id: self.previous_response.as_deref(),
+            conversation_id: self.conversation_id.as_deref(),
         };
         model.respond(request, &DeltaSink::discarding()).await
     }

@@ -1,7 +1,8 @@
 //! Deferred tools: tools that the model is not offered until it has searched for them.
 //!
-//! Invariant: the tools that are loaded in a run are a function of its items. The model loads a tool by a call of
-//! [`SEARCH_TOOL`], whose output names the tools; call and output are in the journal, so a resumed run has the same tools.
+//! Invariant: the tools that are loaded in a run are a function of its conversation. The model loads a tool by a call of
+//! [`SEARCH_TOOL`], whose output names the tools, or of a tool that [loads](Tool::loads) others, or the provider searches
+//! and its results are items. All of them are in the journal, so a resumed run has the same tools.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,14 +11,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use windlass_core::{
     id::CallId,
-    item::{Item, OutputStatus},
-    run::RunItem,
+    item::{Item, OpaqueItem, OutputStatus},
+    run::Run,
     tool::ToolEffect,
 };
 
-use crate::model::ToolDefinition;
+use super::ResolvedToolset;
+use crate::model::{ToolDefinition, ToolKind, ToolSearchPlace};
 use crate::tool::{SourcedTools, Tool, ToolContext, ToolSource, ToolSourceRequest};
 
 /// The name of the tool that searches the deferred tools.
@@ -192,58 +195,138 @@ impl<C: Send + Sync + 'static, S: ToolSource<C>> ToolSource<C> for DeferredSourc
 /// The deferred tools that a run has loaded, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct LoadedTools {
-    /// Number of run items that were read.
-    read_items: usize,
-    open_searches: BTreeSet<CallId>,
-    names: Vec<String>,
+    /// Number of run items that were read; `None` before the first time.
+    read_items: Option<usize>,
+    /// Calls that load tools if they succeed.
+    open_calls: BTreeMap<CallId, Arc<str>>,
+    /// Names of the tools that calls have loaded.
+    by_calls: Vec<String>,
+    /// Names of the tools that a provider has found, as it names them.
+    by_provider: Vec<String>,
+}
+
+/// The tools of one request.
+#[derive(Debug)]
+pub(crate) struct OfferedTools<'a> {
+    /// The definitions that the model is offered.
+    pub(crate) offered: Cow<'a, [ToolDefinition]>,
+    /// The definitions that the provider searches.
+    pub(crate) searched_by_provider: Vec<ToolDefinition>,
 }
 
 impl LoadedTools {
-    /// Reads the items that are new since the last time.
-    pub(crate) fn observe(&mut self, items: &[RunItem]) {
-        // The items of a response without effect may be removed again.
-        self.read_items = self.read_items.min(items.len());
-        for produced in &items[self.read_items..] {
-            match &*produced.item {
-                Item::Call(call) if call.name == SEARCH_TOOL && call.namespace.is_none() => {
-                    self.open_searches.insert(call.id.clone());
-                }
-                Item::Output(output) if self.open_searches.remove(&output.call) => {
-                    if output.status == OutputStatus::Ok
-                        && let Ok(result) = serde_json::from_str::<SearchResult>(&output.content.text())
-                    {
-                        for tool in result.loaded {
-                            if !self.names.contains(&tool.name) {
-                                self.names.push(tool.name);
-                            }
-                        }
-                    }
-                }
-                _ => {}
+    /// Reads the items that are new since the last time, and the first time the conversation before the run.
+    pub(crate) fn observe<C: Send + Sync + 'static>(&mut self, run: &Run, tools: &ResolvedToolset<C>) {
+        let items = run.items();
+        let read = match self.read_items {
+            // The items of a response without effect may be removed again.
+            Some(read) => read.min(items.len()),
+            None => {
+                run.history().iter().for_each(|item| self.observe_item(item, tools));
+                0
             }
+        };
+        items[read..].iter().for_each(|produced| self.observe_item(&produced.item, tools));
+        self.read_items = Some(items.len());
+    }
+
+    fn observe_item<C: Send + Sync + 'static>(&mut self, item: &Item, tools: &ResolvedToolset<C>) {
+        match item {
+            Item::Call(call) if call.namespace.is_none() => {
+                let loader = tools.loaders.get_key_value(call.name.as_str()).map(|(name, _)| name.clone());
+                let search = (call.name == SEARCH_TOOL).then(|| SEARCH_TOOL.into());
+                if let Some(loader) = loader.or(search) {
+                    self.open_calls.insert(call.id.clone(), loader);
+                }
+            }
+            Item::Output(output) => {
+                let Some(loader) = self.open_calls.remove(&output.call) else { return };
+                if output.status != OutputStatus::Ok {
+                    return;
+                }
+                if let Some(loaded) = tools.loaders.get(&loader) {
+                    loaded.iter().for_each(|name| push_new(&mut self.by_calls, name));
+                } else if let Ok(result) = serde_json::from_str::<SearchResult>(&output.content.text()) {
+                    result.loaded.iter().for_each(|tool| push_new(&mut self.by_calls, &tool.name));
+                }
+            }
+            Item::HostedTool(item) => {
+                names_found_by_provider(item).for_each(|name| push_new(&mut self.by_provider, name));
+            }
+            _ => {}
         }
-        self.read_items = items.len();
     }
 
     /// Returns the definitions that the model is offered: those that are not deferred, then the loaded ones in the order
-    /// in which they were loaded, so that the beginning of the prompt stays the same.
-    pub(crate) fn offered<'a>(
+    /// in which they were loaded, so that the beginning of the prompt stays the same. If the provider searches, it gets
+    /// the definitions of the others, and of those that it has loaded itself.
+    pub(crate) fn select<'a, C: Send + Sync + 'static>(
         &self,
-        definitions: &'a [ToolDefinition],
-        deferred: &BTreeSet<Arc<str>>,
-    ) -> Cow<'a, [ToolDefinition]> {
+        tools: &'a ResolvedToolset<C>,
+        place: ToolSearchPlace,
+    ) -> OfferedTools<'a> {
+        let (definitions, deferred) = (&tools.definitions, &tools.deferred_names);
         if deferred.is_empty() {
-            return Cow::Borrowed(definitions);
+            return OfferedTools {
+                offered: Cow::Borrowed(definitions.as_slice()),
+                searched_by_provider: Vec::new(),
+            };
         }
-        let is_deferred = |tool: &&ToolDefinition| deferred.contains(&tool.name);
+        let is_searched_there = place == ToolSearchPlace::Provider;
+        let is_deferred = |tool: &&ToolDefinition| {
+            // A provider searches functions only.
+            let is_possible = !is_searched_there || tool.kind == ToolKind::Function;
+            deferred.contains(&tool.name) && (is_possible || tools.has_loader(&tool.name))
+        };
+        let is_local_search = |tool: &ToolDefinition| is_searched_there && *tool.name == *SEARCH_TOOL;
         let mut offered: Vec<ToolDefinition> =
-            definitions.iter().filter(|tool| !is_deferred(tool)).cloned().collect();
-        for name in &self.names {
-            let loaded = definitions.iter().filter(is_deferred).find(|tool| *tool.name == **name);
-            offered.extend(loaded.cloned());
+            definitions.iter().filter(|tool| !is_deferred(tool) && !is_local_search(tool)).cloned().collect();
+        let found = if is_searched_there { [].iter() } else { self.by_provider.iter() };
+        for name in self.by_calls.iter().chain(found) {
+            let loaded = definitions.iter().filter(is_deferred).find(|tool| is_named(tool, name));
+            if let Some(loaded) = loaded
+                && !offered.iter().any(|tool| tool.name == loaded.name)
+            {
+                offered.push(loaded.clone());
+            }
         }
-        offered.into()
+        let is_offered = |tool: &&ToolDefinition| offered.iter().any(|known| known.name == tool.name);
+        let searched = definitions.iter().filter(|tool| {
+            is_searched_there && is_deferred(tool) && !tools.has_loader(&tool.name) && !is_offered(tool)
+        });
+        let searched_by_provider = searched.cloned().collect();
+        OfferedTools { offered: offered.into(), searched_by_provider }
     }
+}
+
+fn push_new(names: &mut Vec<String>, name: &str) {
+    if !names.iter().any(|known| known == name) {
+        names.push(name.to_owned());
+    }
+}
+
+/// True if a provider or a search calls the tool by this name.
+fn is_named(tool: &ToolDefinition, name: &str) -> bool {
+    let qualified = || tool.namespace.as_ref().map(|namespace| format!("{namespace}__{}", tool.name));
+    *tool.name == *name || qualified().is_some_and(|qualified| qualified == name)
+}
+
+/// Returns the names of the tools that a provider's own search has found, if the item is the result of one: Anthropic's
+/// `tool_search_tool_result` or OpenAI's `tool_search_output`.
+fn names_found_by_provider(item: &OpaqueItem) -> impl Iterator<Item = &str> {
+    let (list, field) = match item.kind.rsplit('.').next() {
+        Some("tool_search_tool_result") => (&item.raw["content"]["tool_references"], "tool_name"),
+        Some("tool_search_output") => (&item.raw["tools"], "name"),
+        _ => (&Value::Null, ""),
+    };
+    let entries = list.as_array().into_iter().flatten();
+    entries.flat_map(move |entry| {
+        // A namespace has a list of its tools.
+        match entry["tools"].as_array() {
+            Some(tools) => tools.iter().filter_map(|tool| tool["name"].as_str()).collect::<Vec<_>>(),
+            None => entry[field].as_str().into_iter().collect(),
+        }
+    })
 }
 
 /// Splits a text into lower-case words: at everything but letters and digits, and at capitals.

@@ -26,8 +26,10 @@ pub(crate) struct ResolvedToolset<C> {
     pub(crate) handoff_definitions: Vec<ToolDefinition>,
     /// Warnings for the operator about tools that are not available.
     pub(crate) warnings: Vec<String>,
-    /// Names of the tools that the model is not offered until it has searched for them.
+    /// Names of the tools that the model is not offered until the run has loaded them.
     pub(crate) deferred_names: BTreeSet<Arc<str>>,
+    /// Names of the deferred tools that each tool loads.
+    pub(crate) loaders: BTreeMap<Arc<str>, Arc<[Arc<str>]>>,
     /// True if the toolset has the tool that searches the deferred ones.
     has_search_tool: bool,
 }
@@ -44,6 +46,7 @@ impl<C> Default for ResolvedToolset<C> {
             handoff_definitions: Vec::new(),
             warnings: Vec::new(),
             deferred_names: BTreeSet::new(),
+            loaders: BTreeMap::new(),
             has_search_tool: false,
         }
     }
@@ -102,6 +105,7 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
             handoff_definitions: Vec::new(),
             warnings: Vec::new(),
             deferred_names: BTreeSet::new(),
+            loaders: BTreeMap::new(),
             has_search_tool: false,
         };
         for tool in &agent.inner.tools {
@@ -141,6 +145,7 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
             handoff_definitions: self.handoff_definitions.clone(),
             warnings: self.warnings.clone(),
             deferred_names: self.deferred_names.clone(),
+            loaders: self.loaders.clone(),
             has_search_tool: self.has_search_tool,
         };
         for source in given {
@@ -174,13 +179,22 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
             self.by_plain_name.remove(SEARCH_TOOL);
             self.has_search_tool = false;
         }
-        if self.deferred_names.is_empty() {
+        let searched: Vec<&ToolDefinition> = self
+            .definitions
+            .iter()
+            .filter(|tool| self.deferred_names.contains(&tool.name) && !self.has_loader(&tool.name))
+            .collect();
+        if searched.is_empty() {
             return Ok(());
         }
-        let deferred = self.definitions.iter().filter(|tool| self.deferred_names.contains(&tool.name));
-        let search = DeferredIndex::new(deferred).into_search_tool();
+        let search = DeferredIndex::new(searched.into_iter()).into_search_tool();
         self.has_search_tool = true;
         self.add_tool(agent, &Arc::new(search))
+    }
+
+    /// True if a tool of the set loads this deferred tool.
+    pub(crate) fn has_loader(&self, name: &str) -> bool {
+        self.loaders.values().any(|loaded| loaded.iter().any(|tool| **tool == *name))
     }
 
     fn add_tool(&mut self, agent: &Agent<C>, tool: &Arc<Tool<C>>) -> Result<(), ConfigError> {
@@ -203,6 +217,9 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
         }
         if tool.is_deferred {
             self.deferred_names.insert(offer.name.clone());
+        }
+        if !tool.loaded_tools.is_empty() {
+            self.loaders.insert(offer.name.clone(), tool.loaded_tools.clone());
         }
         self.definitions.push(offer);
         Ok(())

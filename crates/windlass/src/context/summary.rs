@@ -38,10 +38,12 @@ pub(crate) async fn summarise(
         instructions: Some(SUMMARY_PROMPT),
         input: &input,
         tools: &[],
+        deferred_tools: &[],
         handoffs: &[],
         settings: &settings,
         output_schema: None,
         previous_response_id: None,
+        conversation_id: None,
     };
     let answer = model.respond(request, &DeltaSink::discarding()).await?;
     let said = answer.items.iter().filter_map(|item| match &**item {

@@ -49,16 +49,19 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
         }
         if !tools.deferred_names.is_empty() {
-            self.scope.with_run(|run| self.loaded_tools.observe(run.items()));
+            self.scope.with_run(|run| self.loaded_tools.observe(run, &tools));
         }
-        let offered = self.loaded_tools.offered(&tools.definitions, &tools.deferred_names);
+        let search_of_run = self.shared.config.model_settings.as_ref().and_then(|over| over.tool_search);
+        let search = search_of_run.or(agent.inner.model_settings.tool_search).unwrap_or_default();
+        let selected = self.loaded_tools.select(&tools, search);
         let requester = ModelRequester {
             scope: &self.scope,
             config: &self.shared.config,
             artefacts: &self.shared.artefacts,
             agent: &agent,
             tools: &tools,
-            offered: &offered,
+            offered: &selected.offered,
+            searched_by_provider: &selected.searched_by_provider,
             turn,
             budget: &self.shared.budget,
             agent_budgets: budgets_with(&self.caller_budgets, agent.name(), agent.inner.budget.as_ref()),

@@ -12,7 +12,7 @@ pub use error::{ModelError, ModelErrorKind, RetryAdvice};
 pub use layer::{ModelLayer, NextModel};
 pub use response_details::{FinishReason, RateLimitBudget, ResponseDetails};
 pub use scripted::{RecordedRequest, ScriptedModel, ScriptedResponse, describe_item};
-pub use settings::{LengthLimitPolicy, ModelSettings, ToolChoice};
+pub use settings::{LengthLimitPolicy, ModelSettings, PromptCaching, ToolChoice, ToolSearchPlace};
 
 use std::fmt;
 use std::future::Future;
@@ -72,6 +72,9 @@ pub struct ModelRequest<'a> {
     pub input: &'a [Arc<Item>],
     /// Definitions of the available tools.
     pub tools: &'a [ToolDefinition],
+    /// Definitions of tools that the provider searches and loads itself. Empty unless the settings ask for that: see
+    /// [`ToolSearchPlace::Provider`].
+    pub deferred_tools: &'a [ToolDefinition],
     /// Definitions of the available handoffs; models see them as tools.
     pub handoffs: &'a [ToolDefinition],
     /// The settings of the request.
@@ -80,6 +83,9 @@ pub struct ModelRequest<'a> {
     pub output_schema: Option<&'a OutputSchema>,
     /// The provider's id of the previous response, for providers that store the conversation.
     pub previous_response_id: Option<&'a str>,
+    /// Id of the session, or of the run if it has none: requests with the same id and agent begin alike, so that prompt
+    /// caches can serve them.
+    pub conversation_id: Option<&'a str>,
 }
 
 /// The definition of a tool, as the model sees it.

@@ -136,6 +136,8 @@ pub struct RecordedRequest {
     pub input: Vec<Arc<Item>>,
     /// Names of the available tools.
     pub tools: Vec<String>,
+    /// Names of the tools that the provider searches itself.
+    pub deferred_tools: Vec<String>,
     /// Definitions of the available tools, with their schemas.
     pub tool_definitions: Vec<ToolDefinition>,
     /// Names of the available handoffs.
@@ -254,6 +256,7 @@ impl Model for ScriptedModel {
                 instructions: request.instructions.map(str::to_owned),
                 input: request.input.to_vec(),
                 tools: request.tools.iter().map(|tool| tool.name.to_string()).collect(),
+                deferred_tools: request.deferred_tools.iter().map(|tool| tool.name.to_string()).collect(),
                 tool_definitions: request.tools.to_vec(),
                 handoffs: request.handoffs.iter().map(|tool| tool.name.to_string()).collect(),
                 settings: request.settings.clone(),

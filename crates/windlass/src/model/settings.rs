@@ -22,6 +22,8 @@ use serde_json::{Map, Value};
 /// | `safety_identifier` | `safety_identifier` | `safety_identifier` | `metadata.user_id` |
 /// | `prompt_cache_key` | `prompt_cache_key` | `prompt_cache_key` | |
 /// | `prompt_cache_retention` | `prompt_cache_retention` | `prompt_cache_retention` | `cache_control.ttl` |
+/// | `prompt_cache` | `prompt_cache_key` | `prompt_cache_key` | `cache_control` |
+/// | `tool_search` | `tool_search`, `defer_loading` | | `tool_search_tool_bm25_20251119`, `defer_loading` |
 /// | `store` | `store` | `store` | |
 /// | `truncation`, `include`, `max_tool_calls` | the same names | | |
 /// | `previous_response_id`, `conversation` | the same names | | |
@@ -35,6 +37,7 @@ use serde_json::{Map, Value};
 /// | `top_logprobs` | `responseLogprobs`, `logprobs` | |
 /// | `metadata` | Vertex: `labels` | `requestMetadata` |
 /// | `service_tier` | | `serviceTier.type` |
+/// | `prompt_cache`, `prompt_cache_retention` | | `cachePoint`, `cachePoint.ttl` |
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelSettings {
@@ -101,6 +104,12 @@ pub struct ModelSettings {
     /// Time for which the provider caches the prompt, such as `24h` (OpenAI), `5m` or `1h` (Anthropic).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_cache_retention: Option<String>,
+    /// Use of the provider's prompt cache. The default is [`PromptCaching::Automatic`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_cache: Option<PromptCaching>,
+    /// Place in which deferred tools are searched. The default is [`ToolSearchPlace::Local`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_search: Option<ToolSearchPlace>,
     /// Treatment of a conversation that exceeds the context window: `auto` or `disabled`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation: Option<String>,
@@ -139,6 +148,31 @@ pub enum LengthLimitPolicy {
     /// The partial text is the response. A response with tool calls fails nevertheless: their arguments may be
     /// incomplete.
     KeepText,
+}
+
+/// The use of a provider's prompt cache, which makes it cheaper to read the beginning of a conversation again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptCaching {
+    /// Requests that others will follow, because they offer tools or continue a conversation, have what the provider needs
+    /// for a hit: cache points after the tools, the instructions and the conversation (Anthropic, Bedrock, OpenRouter's
+    /// models of Anthropic), or a key of the conversation (OpenAI, Azure). Points that `extra` has replace these.
+    #[default]
+    Automatic,
+    /// Nothing is asked of the cache. Some providers cache nevertheless.
+    Off,
+}
+
+/// The place in which deferred tools are searched: see [`Tool::deferred`](crate::tool::Tool::deferred).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolSearchPlace {
+    /// The model calls a tool of this library, which searches names, descriptions and parameters.
+    #[default]
+    Local,
+    /// The provider gets all definitions and searches them itself, without showing them to the model. A model without such
+    /// a search refuses the request.
+    Provider,
 }
 
 /// The tools that a model may or must call.
@@ -214,6 +248,8 @@ macro_rules! for_optional_settings {
             safety_identifier,
             prompt_cache_key,
             prompt_cache_retention,
+            prompt_cache,
+            tool_search,
             truncation,
             store,
             previous_response_id,

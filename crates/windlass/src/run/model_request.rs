@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use windlass_core::{
     budget::SpendingBudget,
     history::keep_pairs,
-    id::AgentName,
+    id::{AgentName, SessionId},
     item::Item,
     journal::{FilteredInput, JournalEntry, ModelInputFiltered, ModelRequestFailed},
 };
@@ -49,6 +49,8 @@ pub(crate) struct ModelRequester<'a, C> {
     pub(crate) tools: &'a ResolvedToolset<C>,
     /// The definitions that the model is offered: without deferred tools that the run has not loaded.
     pub(crate) offered: &'a [ToolDefinition],
+    /// The definitions of deferred tools that the provider searches itself.
+    pub(crate) searched_by_provider: &'a [ToolDefinition],
     pub(crate) turn: u32,
     pub(crate) budget: &'a Arc<BudgetControl>,
     /// The budgets of the agent and of those that called it.
@@ -163,8 +165,10 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         parts: &ModelRequestParts,
         guardrails: &mut RunInputGuardrails,
     ) -> Result<Result<ModelResponse, ModelError>, DriveError> {
-        let (history, last_response_id) =
-            self.scope.with_run(|run| (run.shared_history(), run.last_response_id().map(str::to_owned)));
+        let (history, last_response_id, session) = self.scope.with_run(|run| {
+            let last_response_id = run.last_response_id().map(str::to_owned);
+            (run.shared_history(), last_response_id, run.session().cloned())
+        });
         let filtered = self.filter_input(parts, &history).await?;
         let (instructions, input) = match &filtered {
             Some(filtered) => (filtered.instructions.as_deref(), filtered.items.as_slice()),
@@ -177,10 +181,12 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             instructions,
             input: filled.as_deref().unwrap_or(input),
             tools: self.offered,
+            deferred_tools: self.searched_by_provider,
             handoffs: &self.tools.handoff_definitions,
             settings: &parts.settings,
             output_schema: parts.output_schema.as_ref(),
             previous_response_id: last_response_id.as_deref(),
+            conversation_id: Some(session.as_ref().map_or(self.scope.run_id.as_str(), SessionId::as_str)),
         };
         let deltas = DeltaSink::new(self.scope.emitter.clone());
         let was_asked = AtomicBool::new(false);

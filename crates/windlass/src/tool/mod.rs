@@ -121,8 +121,10 @@ pub struct Tool<C = ()> {
     pub(crate) output_visibility: OutputVisibility,
     content_sources: ContentSources,
     output_schema: Option<Arc<Value>>,
-    /// True if the model is not offered the tool until it has searched for it.
+    /// True if the model is not offered the tool until the run has loaded it.
     pub(crate) is_deferred: bool,
+    /// Names of the deferred tools that a successful call loads.
+    pub(crate) loaded_tools: Arc<[Arc<str>]>,
 }
 
 /// The schemas of a dynamic tool.
@@ -270,6 +272,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             content_sources: ContentSources::NONE,
             output_schema: None,
             is_deferred: false,
+            loaded_tools: Arc::new([]),
         }
     }
 
@@ -299,9 +302,20 @@ impl<C: Send + Sync + 'static> Tool<C> {
     /// [`SEARCH_TOOL`](crate::agent::SEARCH_TOOL) has found it. Agents with deferred tools have that tool. Hundreds of
     /// tools cost no more tokens than those that a run needs. The loaded tools follow from the journal, so that a
     /// resumed run has them, too. In a live session all tools are offered.
+    ///
+    /// [`ToolSearchPlace::Provider`](crate::model::ToolSearchPlace::Provider) leaves the search to the provider. A tool
+    /// that another one [loads](Tool::loads) is not searched.
     #[must_use]
     pub fn deferred(mut self) -> Self {
         self.is_deferred = true;
+        self
+    }
+
+    /// Loads these deferred tools when a call has succeeded, so that the model is offered them from the next turn on. They
+    /// are not found by a search. Like the result of a search, they follow from the journal.
+    #[must_use]
+    pub fn loads<'a>(mut self, tools: impl IntoIterator<Item = &'a str>) -> Self {
+        self.loaded_tools = tools.into_iter().map(Arc::from).collect();
         self
     }
 
@@ -638,6 +652,7 @@ impl<C> Clone for Tool<C> {
             content_sources: self.content_sources,
             output_schema: self.output_schema.clone(),
             is_deferred: self.is_deferred,
+            loaded_tools: self.loaded_tools.clone(),
         }
     }
 }
