@@ -3,6 +3,7 @@
 //! **Invariant:** a refusal's message never contains a host path outside the workspace.
 
 use std::io;
+use std::path::PathBuf;
 
 use rustix::io::Errno;
 use windlass::tool::ToolError;
@@ -149,6 +150,28 @@ impl ToolRefusal {
     pub(crate) fn into_tool_error(self) -> ToolError {
         ToolError::visible(self.to_string())
     }
+}
+
+/// An error of opening skills.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SkillError {
+    /// The folder with the skills cannot be read.
+    #[error("the skills in `{}` cannot be read: {source}", folder.display())]
+    Unreadable {
+        /// The folder.
+        folder: PathBuf,
+        /// The I/O error.
+        source: io::Error,
+    },
+    /// A folder is not a valid skill.
+    #[error("`{}` is not a skill: {reason}", folder.display())]
+    Invalid {
+        /// The folder of the skill.
+        folder: PathBuf,
+        /// The reason.
+        reason: String,
+    },
 }
 
 /// An error of opening or configuring a workspace.

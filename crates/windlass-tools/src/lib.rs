@@ -27,6 +27,8 @@
 //! | `write_file`, `patch_file` | once; reconciled from the disk after a crash | always, unless [`Workspace::approve_writes`] changes it |
 //! | `run_command` | once; reconciled by a person after a crash | always, unless [`Workspace::approve_commands`] changes it |
 //! | `git_commit` | once; reconciled by a person after a crash | as `run_command` |
+//! | `load_skill`, `read_skill_file` ([`Skills`]) | pure | never |
+//! | `run_skill_script` | once; reconciled by a person after a crash | as `run_command` |
 //! | `fetch_url` ([`WebFetcher`]) | pure | always, unless [`WebFetcher::approve`] changes it |
 //! | `ask_person` ([`ask_person`]) | pure; the question is journalled | none; the tool itself asks a person |
 //!
@@ -45,6 +47,7 @@ mod policy;
 mod protection;
 mod read;
 pub mod sandbox;
+mod skills;
 mod text;
 pub mod tool_policy;
 #[cfg(feature = "fetch")]
@@ -53,9 +56,10 @@ mod workspace;
 
 pub use ask::ask_person;
 pub use edit::{FileChange, FileDiff};
-pub use error::{ToolRefusal, WorkspaceError};
+pub use error::{SkillError, ToolRefusal, WorkspaceError};
 pub use policy::{BuiltInApprovalPolicy, ToolLimits};
 pub use sandbox::Sandbox;
+pub use skills::{Skill, Skills};
 pub use tool_policy::ToolPolicy;
 #[cfg(feature = "fetch")]
 pub use web::WebFetcher;

@@ -15,11 +15,11 @@ use crate::workspace::Workspace;
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReadFile {
     /// The file, relative to the workspace.
-    path: String,
+    pub(crate) path: String,
     /// The first line to show, counted from 1. Without it: the first.
-    from_line: Option<usize>,
+    pub(crate) from_line: Option<usize>,
     /// How many lines to show. Without it: as many as are shown at once.
-    lines: Option<usize>,
+    pub(crate) lines: Option<usize>,
 }
 
 pub(crate) fn read_file<C: Send + Sync + 'static>(workspace: &Workspace) -> Tool<C> {
@@ -35,7 +35,7 @@ pub(crate) fn read_file<C: Send + Sync + 'static>(workspace: &Workspace) -> Tool
     .conflict_key(|arguments: &ReadFile| crate::conflict_key(&arguments.path))
 }
 
-fn read_lines(workspace: &Workspace, arguments: &ReadFile) -> Result<String, ToolRefusal> {
+pub(crate) fn read_lines(workspace: &Workspace, arguments: &ReadFile) -> Result<String, ToolRefusal> {
     let place = workspace.file_path(&arguments.path)?;
     let limits = &workspace.limits;
     let text = workspace.read_text(&place, "read_file")?;

@@ -13,6 +13,7 @@ use crate::files::{HiddenLinks, WalkControl, WalkEntry, WorkspacePath, Workspace
 use crate::policy::{BuiltInApprovalPolicy, ToolLimits};
 use crate::protection::{PathProtection, protection_of};
 use crate::sandbox::Sandbox;
+use crate::skills::Skills;
 use crate::{command, find, git, read};
 
 /// A folder in which an agent works.
@@ -30,6 +31,7 @@ pub struct Workspace {
     /// Read-only paths beside those with protected names, absolute.
     protected: Vec<PathBuf>,
     pub(crate) git_identity: Option<(String, String)>,
+    pub(crate) skills: Skills,
 }
 
 /// The expected kind of a path's target.
@@ -58,6 +60,7 @@ impl Workspace {
             sandbox: Sandbox::default(),
             protected: Vec::new(),
             git_identity: None,
+            skills: Skills::default(),
         })
     }
 
@@ -133,11 +136,12 @@ impl Workspace {
         self.root.path()
     }
 
-    /// Returns the tools that read files, change files, run commands and commit to Git.
+    /// Returns the tools that read files, change files, run commands and commit to Git, and those of the skills.
     pub fn tools<C: Send + Sync + 'static>(&self) -> Vec<Tool<C>> {
         let mut tools = self.file_tools();
         tools.push(command::run_command(self));
         tools.push(git::git_commit(self));
+        tools.extend(self.skill_tools());
         tools
     }
 

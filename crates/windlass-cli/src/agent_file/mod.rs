@@ -68,6 +68,9 @@ struct AgentFileSpec {
     /// Names of built-in tools or of tool sets.
     #[serde(default)]
     tools: Vec<String>,
+    /// Folders with skills, relative to the file.
+    #[serde(default)]
+    skills: Vec<PathBuf>,
     /// Folder that the tools work in, relative to the file; the folder of the file if absent.
     workspace: Option<PathBuf>,
     /// Patterns of files that the tools must not see.

@@ -35,8 +35,9 @@ pub(crate) enum PreviewStatus {
 /// Returns the tools that the agent file names.
 pub(super) fn find_tools(file: &AgentFile) -> Result<Vec<Tool>, CliError> {
     let names = &file.spec.tools;
+    let skill_tools = skill_tools(file)?;
     if names.is_empty() {
-        return Ok(Vec::new());
+        return Ok(skill_tools);
     }
     let known = all_tools(file)?;
     let mut wanted: Vec<&str> = Vec::new();
@@ -59,6 +60,11 @@ pub(super) fn find_tools(file: &AgentFile) -> Result<Vec<Tool>, CliError> {
         };
         if !found.iter().any(|other| other.name() == tool.name()) {
             found.push(tool.clone());
+        }
+    }
+    for tool in skill_tools {
+        if !found.iter().any(|other| other.name() == tool.name()) {
+            found.push(tool);
         }
     }
     Ok(found)
@@ -102,7 +108,30 @@ fn open_workspace(file: &AgentFile) -> Result<windlass_tools::Workspace, CliErro
     for path in file.spec.mcp_file.iter().chain(&file.spec.instructions_file) {
         workspace = workspace.protect(file.folder.join(path));
     }
-    Ok(workspace)
+    let mut skills = windlass_tools::Skills::default();
+    for folder in &file.spec.skills {
+        skills = skills.and_open(file.folder.join(folder)).map_err(|error| {
+            CliError::new(error.to_string()).with_hint("check `skills` in the agent file")
+        })?;
+    }
+    Ok(workspace.skills(skills))
+}
+
+/// Returns the tools of the skills that the agent file names.
+#[cfg(unix)]
+fn skill_tools(file: &AgentFile) -> Result<Vec<Tool>, CliError> {
+    if file.spec.skills.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(open_workspace(file)?.skill_tools())
+}
+
+#[cfg(not(unix))]
+fn skill_tools(file: &AgentFile) -> Result<Vec<Tool>, CliError> {
+    if file.spec.skills.is_empty() {
+        return Ok(Vec::new());
+    }
+    Err(CliError::new("`skills` cannot be used on this system"))
 }
 
 #[cfg(unix)]

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use windlass::core::decision::PendingCall;
 use windlass::core::inspect::{fork_origin, step_lines};
 use windlass::core::journal::{JournalEntry, JournalRecord};
+use windlass::core::usage::Usage;
 use windlass::run::PausedRun;
 use windlass::store::{Store, StoredRun, load_paused};
 use windlass_text::SafeText;
@@ -104,6 +105,7 @@ fn print_header(term: &Terminal, stored: &StoredRun, known: &PausedRun) {
         vec![format!("{} records", stored.record_count), format!("{} model requests", usage.requests)];
     if usage.total_tokens() > 0 {
         facts.push(format!("{} tokens", usage.total_tokens()));
+        facts.extend(describe_cache_hits(usage));
     }
     facts.extend(usage.describe_cost());
     term.print_line(styled![
@@ -113,6 +115,12 @@ fn print_header(term: &Terminal, stored: &StoredRun, known: &PausedRun) {
         "  ",
         paint(TextStyle::Faint, format!("{} · {}", stored.agent, facts.join(" · "))),
     ]);
+}
+
+/// Describes the share of the input that came from a prompt cache, if any did.
+fn describe_cache_hits(usage: &Usage) -> Option<String> {
+    let rate = usage.cache_hit_rate().filter(|rate| *rate > 0.0)?;
+    Some(format!("{:.0} % of the input cached", rate * 100.0))
 }
 
 /// Prints the journal, one line per record.
