@@ -36,7 +36,8 @@ fn a_script_waits_for_a_person_and_the_run_is_resumed() {
     assert!(!project.file("counted.txt").exists());
     let shown = project.run_windlass(&["show", "r1"]);
     assert!(shown.stdout.contains("run_skill_script"), "{}", shown.stdout);
-    let approved = project.run_windlass(&["approve", "r1", "c2", "--resume"]);
+    let approved =
+        project.run_windlass(&["approve", "r1", "c2", "--digest", &project.digest_of("r1"), "--resume"]);
     assert_eq!(approved.code, Some(0), "{}\n{}", approved.stdout, approved.stderr);
     assert!(approved.stdout.contains("Counted."), "{}", approved.stdout);
     assert_eq!(std::fs::read_to_string(project.file("counted.txt")).expect("it ran"), "three\n");
@@ -44,8 +45,11 @@ fn a_script_waits_for_a_person_and_the_run_is_resumed() {
 
 #[test]
 fn the_policy_holds_for_scripts() {
-    let project =
-        project("[[policy.rule]]\nname = \"no scripts\"\ntool = \"run_skill_script\"\ndecision = \"deny\"\n");
+    let rule = |name: &str, tool: &str, decision: &str| {
+        format!("[[policy.rule]]\nname = \"{name}\"\ntool = \"{tool}\"\ndecision = \"{decision}\"\n")
+    };
+    let rules = rule("skills", "load_skill", "allow") + &rule("no scripts", "run_skill_script", "deny");
+    let project = project(&rules);
     let run = project.run_windlass(&["run", ".", "Count.", "--run-id", "r1"]);
     assert_eq!(run.code, Some(0), "nobody is asked: {}\n{}", run.stdout, run.stderr);
     assert!(!project.file("counted.txt").exists());

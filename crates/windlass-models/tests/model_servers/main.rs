@@ -179,7 +179,8 @@ async fn check_tools(server: &str, address: &str) {
             let run = agent.run("What is the weather in Oslo?").max_turns(3).await;
             let what = format!("{server} {protocol} {streaming:?}");
             let done = run.unwrap_or_else(|error| panic!("{what}: {error}"));
-            let items: Vec<&Item> = done.record().items().iter().map(|produced| &*produced.item).collect();
+            let produced = done.record().run_items();
+            let items: Vec<&Item> = produced.iter().map(|produced| &*produced.item).collect();
             let [Item::Call(call), Item::Output(output)] = items[..2] else { panic!("{what}: {items:?}") };
             assert_eq!((call.name.as_str(), &call.id), ("weather", &output.call), "{what}");
             assert!(["rain", "sun"].contains(&&*output.content.text()), "{what}: {output:?}");
