@@ -80,6 +80,9 @@ fn serve_command(order: SandboxedCommand, line: &UnixStream, reports: &mut UnixS
     if !namespaces.has_processes {
         gaps.push(SandboxGap::LeftProcesses);
     }
+    // Without the right the supervisor reports the gap.
+    #[cfg(target_os = "linux")]
+    super::mounts::pass_mount_right_on().ok();
     let group = enter_memory_group(&order.resource_limits);
     gaps.extend(group.is_none().then_some(SandboxGap::SharedMemory));
     let started = SupervisorProcess::start(order, own.path(), gaps, namespaces.has_processes);
@@ -284,8 +287,11 @@ impl NoMemoryGroup {
 /// Confines this process, starts the command and waits for its end.
 fn supervise(supervised: &SupervisedCommand, reports: &mut UnixStream) -> Result<SupervisorReport, String> {
     let SupervisedCommand { command: order, scratch, gaps, thread_count } = supervised;
+    let mut gaps = gaps.clone();
     #[cfg(target_os = "linux")]
-    super::mounts::mount_own_processes();
+    gaps.extend(super::mounts::mount_own_processes().is_err().then_some(SandboxGap::ProcessList));
+    #[cfg(not(target_os = "linux"))]
+    gaps.push(SandboxGap::ProcessList);
     enter_folder(order)?;
     apply_resource_limits(&order.resource_limits, *thread_count);
     let mut command = Command::new(&order.program);
@@ -296,7 +302,6 @@ fn supervise(supervised: &SupervisedCommand, reports: &mut UnixStream) -> Result
         .env("HOME", scratch)
         .env("TMPDIR", scratch)
         .stdin(Stdio::null());
-    let mut gaps = gaps.clone();
     gaps.extend(confine::confine_thread(order, &[scratch.as_path()])?);
     let confinement = ConfinementReport::of_gaps(gaps);
     if confinement.level == ConfinementLevel::None && order.requirement == SandboxRequirement::Required {

@@ -70,19 +70,36 @@ pub(super) fn enter_namespaces() -> Result<NamespaceKind, String> {
     Err("mount namespaces are not permitted".to_owned())
 }
 
-/// Mounts the list of the processes of this process's own namespace, if it is the first of one. A machine that does not
-/// permit it shows the list of all processes.
-pub(super) fn mount_own_processes() {
-    if std::process::id() != 1 || unshare(CloneFlags::CLONE_NEWNS).is_err() {
-        return;
+/// Lets the supervisor, which this process starts, mount the list of its processes: a user other than root would lose that
+/// right when it is started. The supervisor gives it up before it starts the command.
+pub(super) fn pass_mount_right_on() -> rustix::io::Result<()> {
+    use rustix::thread::{
+        CapabilitySet, capabilities, configure_capability_in_ambient_set, set_capabilities,
+    };
+    let mut rights = capabilities(None)?;
+    rights.inheritable |= CapabilitySet::SYS_ADMIN;
+    set_capabilities(None, rights)?;
+    configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true)
+}
+
+/// Mounts the list of the processes of this process's own namespace.
+///
+/// # Errors
+///
+/// Returns the reason if this process is not the first of a namespace, or if the machine does not permit it. The list then
+/// has all processes.
+pub(super) fn mount_own_processes() -> Result<(), String> {
+    if std::process::id() != 1 {
+        return Err("there is no process namespace".to_owned());
     }
     let none: Option<&str> = None;
-    // Otherwise the rest of the machine would get the mount, too.
-    if mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).is_err() {
-        return;
-    }
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("proc"), "/proc", Some("proc"), flags, none).ok();
+    unshare(CloneFlags::CLONE_NEWNS)
+        // Otherwise the rest of the machine would get the mount, too.
+        .and_then(|()| mount(none, "/", none, private, none))
+        .and_then(|()| mount(Some("proc"), "/proc", Some("proc"), flags, none))
+        .map_err(|error| format!("the list of processes cannot be mounted: {error}"))
 }
 
 /// Returns the flags of a mount that the kernel does not let a user namespace remove.

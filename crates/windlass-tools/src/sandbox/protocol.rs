@@ -113,6 +113,8 @@ pub enum SandboxGap {
     /// Processes that the command leaves behind are looked for and ended, and one that hides may outlive it: there is no
     /// process namespace.
     LeftProcesses,
+    /// The command lines of all processes can be read: there is no process namespace, or its list cannot be mounted.
+    ProcessList,
     /// Shared memory is not counted: there is no control group, and the limit is that of each process.
     SharedMemory,
 }
@@ -127,6 +129,7 @@ impl std::fmt::Display for SandboxGap {
                 "protected files can be changed while a command runs, and are restored afterwards (no mount namespace)"
             }
             Self::LeftProcesses => "a process that hides may outlive its command (no process namespace)",
+            Self::ProcessList => "the command lines of other processes can be read (no list of processes of its own)",
             Self::SharedMemory => "shared memory is not counted (no control group)",
         })
     }

@@ -334,7 +334,7 @@ async fn a_command_sees_its_own_processes_only() {
     let told = run(&workspace, json!({ "program": "sh", "args": ["-c", looks] })).await;
     other.kill().expect("it runs");
     other.wait().expect("it ends");
-    if !is_applied(&told, "left_processes") {
+    if !is_applied(&told, "process_list") {
         return;
     }
     let text = told["stdout"].as_str().expect("text");
