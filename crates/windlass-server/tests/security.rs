@@ -9,7 +9,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use support::{TestClient, TestServer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use windlass::store::RunQuery;
+use windlass::core::decision::{Decision, DecisionScope};
+use windlass::store::{
+    ApproverPolicy, ApproverSigner, DecisionReview, RunQuery, SqliteStore, post_signed_decision,
+};
 use windlass_server::{
     AccessPolicy, AccessRole, AgentServer, ServerError, ServerLimits, TokenDigest, TrustedProxy,
 };
@@ -262,6 +265,63 @@ async fn a_nested_call_is_approved_by_a_person_with_the_right_for_its_agent() {
     assert_eq!(bo.post("/v1/runs/r/decisions", &body).await.0, 200);
 }
 
+/// The right to approve on a server, its token and its process are no signature: in a store with approvers, a decision over
+/// HTTP is refused with its reason, whatever protocol it comes by, and the call waits for an approver.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_over_http_does_not_count_in_a_store_with_approvers() {
+    let signer = Arc::new(ApproverSigner::from_seed(&[7; 32]).unwrap());
+    let policy = ApproverPolicy::new().approver("anna", signer.key().clone());
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("store.db")).unwrap().with_approvers(policy);
+    let server = TestServer::start_on(Arc::new(store), |server| server.access(people())).await;
+    let [rob, anna] = ["rob", "anna"].map(|name| server.client_with(&format!("{name}-token")));
+    let mut calls = Vec::new();
+    for run in ["signed", "rejected"] {
+        let start = json!({ "run": run, "agent": "clerk", "input": "pay Ropeworks" });
+        assert_eq!(rob.post("/v1/runs", &start).await.0, 201);
+        calls.push(anna.wait_for(run, "paused").await["pending"][0].clone());
+    }
+    let item = &calls[0];
+    let edited = json!({ "to": "Anna", "euros": 1, "invoice": "x" });
+    let review = json!({ "call": item["call"], "arguments": edited });
+    let (code, reviewed) = anna.post("/v1/runs/signed/review", &review).await;
+    assert_eq!(code, 200, "{reviewed}");
+    for (decision, displayed, for_run) in [
+        (json!({ "type": "approve" }), &item["sheet"]["digest"], false),
+        (json!({ "type": "approve" }), &item["sheet"]["digest"], true),
+        (json!({ "type": "approve_edited", "arguments": edited }), &reviewed["sheet"]["digest"], false),
+    ] {
+        let body = json!({ "call": item["call"], "attempt": 0, "displayed": displayed, "decision": decision, "for_run": for_run });
+        let (code, refused) = anna.post("/v1/runs/signed/decisions", &body).await;
+        assert_eq!((code, &refused["error"]["code"]), (403, &json!("not_an_approver")), "{refused}");
+        assert!(refused.to_string().contains("no approver has signed it"), "{refused}");
+    }
+    let target = json!({
+        "run": "signed", "call": item["call"], "attempt": 0, "displayed": item["sheet"]["digest"], "reason": "tool_call"
+    });
+    let hex: String = target.to_string().bytes().map(|byte| format!("{byte:02x}")).collect();
+    let answer = json!({ "interruptId": format!("interrupt-{hex}"), "status": "resolved", "payload": { "approved": true } });
+    let input = json!({ "threadId": "signed", "runId": "again", "messages": [], "resume": [answer] });
+    let (code, refused) = anna.post("/v1/ag-ui/clerk", &input).await;
+    assert_eq!((code, &refused["error"]["code"]), (403, &json!("not_an_approver")), "{refused}");
+    assert!(anna.get("/v1/runs/signed").await.1["pending"][0]["call"] == item["call"], "it still waits");
+
+    // The approver decides with her own key, from elsewhere, and the server goes on.
+    let call = item["call"].as_str().unwrap();
+    let review = DecisionReview { decided_by: "anna".to_owned(), displayed: None, attempt: Some(0) };
+    let (decision, scope) = (Decision::Approve, DecisionScope::ThisCall);
+    post_signed_decision(&*server.queue, &"signed".into(), call, decision, scope, review, &signer)
+        .await
+        .unwrap();
+    anna.wait_for("signed", "finished").await;
+    // Nothing runs after a rejection, which needs no signature.
+    let body = json!({
+        "call": calls[1]["call"], "attempt": 0, "displayed": calls[1]["sheet"]["digest"], "decision": { "type": "reject" }
+    });
+    assert_eq!(anna.post("/v1/runs/rejected/decisions", &body).await.0, 200);
+    anna.wait_for("rejected", "finished").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_name_only_agents_that_a_person_may_view_and_looks_are_at_calls() {
     let server = server().await;
@@ -405,7 +465,7 @@ async fn text_of_a_run_is_never_markup_on_a_page() {
 async fn a_server_without_a_policy_makes_a_token() {
     let folder = tempfile::tempdir().unwrap();
     let store: Arc<dyn windlass::fleet::RunQueue> =
-        Arc::new(windlass::store::SqliteStore::open(folder.path().join("store.db")).unwrap());
+        Arc::new(SqliteStore::open(folder.path().join("store.db")).unwrap());
     let server = AgentServer::new([support::clerk()]).store(store).address("127.0.0.1:0");
     let stop = server.stop_handle();
     let listener = server.listen().await.unwrap();
