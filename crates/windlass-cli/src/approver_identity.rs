@@ -140,10 +140,37 @@ fn read_signer(path: &Path) -> Result<ApproverSigner, CliError> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| CliError::new(format!("your key in `{shown}` cannot be read: {error}")))?;
     ensure_private(path, "make another one with `windlass key approver` in its place")?;
-    let mut lines = text.lines();
-    let secret = lines.next().filter(|header| *header == HEADER).and_then(|_| lines.next());
-    let secret = secret.and_then(|secret| secret.trim().parse::<Digest>().ok());
-    secret
-        .and_then(|secret| ApproverSigner::from_seed(secret.as_bytes()))
+    parse_signer(&text)
         .ok_or_else(|| CliError::new(format!("`{shown}` is not a file with an approver's key")))
+}
+
+/// Parses the text of a key file.
+fn parse_signer(text: &str) -> Option<ApproverSigner> {
+    let mut lines = text.lines();
+    let secret = lines.next().filter(|header| *header == HEADER).and_then(|_| lines.next())?;
+    ApproverSigner::from_seed(secret.trim().parse::<Digest>().ok()?.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HEADER, parse_signer};
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn fuzz_key_files_are_refused_or_read() {
+        let seeds = [format!("{HEADER}\n{}\n", "0f".repeat(32)), format!("{HEADER}\r\n{}", "AB".repeat(32))];
+        let target = windlass_fuzz::FuzzTarget::new(env!("CARGO_MANIFEST_DIR"), "approver_key").seeds(seeds);
+        target.words([HEADER, "\n", "ff", "\u{feff}"]).run(
+            module_path!(),
+            "fuzz_key_files_are_refused_or_read",
+            |input| {
+                let text = String::from_utf8_lossy(input);
+                if let Some(signer) = parse_signer(&text) {
+                    let shown = format!("{signer:?}");
+                    let secret = text.lines().nth(1).unwrap_or_default().trim();
+                    assert!(signer.key().is_well_formed() && !shown.contains(secret), "{shown}");
+                }
+            },
+        );
+    }
 }

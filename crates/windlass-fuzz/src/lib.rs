@@ -34,6 +34,8 @@ use rustix::time::{ClockId, clock_gettime};
 const DEFAULT_INPUTS: u64 = 300;
 /// Processor time of the child beyond its inputs, in seconds.
 const SPARE_CPU_SECONDS: u64 = 60;
+/// Sets the processor time for each target, in seconds.
+const CPU_SECONDS_VARIABLE: &str = "WINDLASS_FUZZ_CPU_SECONDS";
 /// Names the target in the child process.
 const CHILD_VARIABLE: &str = "WINDLASS_FUZZ_CHILD";
 /// Names the folder in which the child writes its current input and its report.
@@ -147,6 +149,10 @@ impl FuzzTarget {
         );
         // A child that found no such test would succeed too.
         assert!(report.is_some(), "fuzz target `{}`: the child ran no test `{path}`", self.name);
+        if let (Some(report), Ok(_)) = (report, std::env::var(CPU_SECONDS_VARIABLE)) {
+            // The figures of a long run are shown whether or not the test runner captures the output.
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), report.as_bytes());
+        }
     }
 
     /// Moves the current input of a child that failed to the corpus.
@@ -162,7 +168,7 @@ impl FuzzTarget {
     fn run_inputs(&self, decode: &impl Fn(&[u8])) {
         let folder = PathBuf::from(std::env::var_os(FOLDER_VARIABLE).unwrap_or_default());
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-        let cpu_seconds = number("WINDLASS_FUZZ_CPU_SECONDS");
+        let cpu_seconds = number(CPU_SECONDS_VARIABLE);
         let first_seed = number("WINDLASS_FUZZ_SEED").unwrap_or(1);
         let corpus = self.load_corpus();
         self.limit_child(cpu_seconds);
@@ -183,8 +189,9 @@ impl FuzzTarget {
             slowest = slowest.max(self.run_input(&folder, &input, &format!("seed {seed}"), decode));
             count += 1;
         }
-        let report = format!("{}: {} inputs, slowest {slowest:?}\n", self.name, corpus.len() as u64 + count);
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), report.as_bytes());
+        let inputs = corpus.len() as u64 + count;
+        let seconds = cpu_time().saturating_sub(began).as_secs_f64();
+        let report = format!("{}: {inputs} inputs in {seconds:.1} s, slowest {slowest:?}\n", self.name);
         self.check(std::fs::write(folder.join("report"), report), "the report cannot be written");
     }
 

@@ -113,3 +113,23 @@ fn what_is_said_is_seen_as_it_comes() {
     assert_eq!(seen, "Ein \"Ü\" 🦀, é\ntwo");
     assert_eq!(partial_text(r#"{"tool": "cut""#), None);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn fuzz_answers_are_refused_or_read() {
+    let seeds = [
+        r#"{"tool": "pay", "arguments": {"amount": 1e3, "to": "\ud83d\ude00"}}"#,
+        r#"{"answer": "half of a te\u00"#,
+        r#"{"answer": {"a": [1, null]}}"#,
+    ];
+    let target = windlass_fuzz::FuzzTarget::new(env!("CARGO_MANIFEST_DIR"), "local_answers").seeds(seeds);
+    target.words(["\"answer\"", "\"tool\"", ":", "\\u", "\\ud83d", "\""]).run(
+        module_path!(),
+        "fuzz_answers_are_refused_or_read",
+        |input| {
+            let text = String::from_utf8_lossy(input);
+            let _ = super::parse_items(&text, "c1");
+            let _ = super::partial_text(&text);
+        },
+    );
+}

@@ -55,3 +55,6 @@ pub use proxy::{ProxyAddressError, ProxySettings};
 pub use transport::{
     BoxFuture, HttpTransport, ReplaySafety, TransportBody, TransportError, TransportOptions,
 };
+
+#[cfg(all(test, feature = "http"))]
+mod fuzz_tests;

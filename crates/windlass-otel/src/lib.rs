@@ -26,3 +26,6 @@ pub use traced_store::TracedStore;
 
 /// The version of OpenTelemetry's semantic conventions that names of attributes follow.
 pub const SEMANTIC_CONVENTIONS: &str = "https://opentelemetry.io/schemas/1.42.0";
+
+#[cfg(test)]
+mod fuzz_tests;

@@ -147,3 +147,6 @@ impl PostgresStore {
         self
     }
 }
+
+#[cfg(test)]
+mod fuzz_tests;

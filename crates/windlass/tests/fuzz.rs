@@ -5,11 +5,16 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use windlass::core::canonical::canonical_text;
-use windlass::core::journal::{JournalRecord, decode_journal, decode_record};
+use windlass::core::authenticity::{DecisionSignature, MacKeyring, SignedDecision};
+use windlass::core::canonical::{Digest, canonical_text};
+use windlass::core::decision::{Decision, DecisionScope};
+use windlass::core::id::{CallPath, RunId, Timestamp};
+use windlass::core::journal::{DecisionRecorded, JournalRecord, decode_journal, decode_record};
 use windlass::core::run::{ParsedSegments, Run, RunOutline};
 use windlass::core::schema::{CompiledSchema, describe_violations, to_strict, validate};
+use windlass::fleet::{CronTimes, DecisionRequest, RunSchedule};
 use windlass::run::PausedRun;
+use windlass::store::{ApproverPolicy, ApproverSigner, PostedDecision};
 use windlass_fuzz::FuzzTarget;
 
 /// Journals of the golden files, as texts.
@@ -145,5 +150,81 @@ fn schemas() {
         if let Ok(canonical) = canonical_text(&value.to_string()) {
             let _ = compiled.validate_text(&canonical);
         }
+    });
+}
+
+/// Texts of operators and engines: keyrings, schedules, and decisions that arrive as values.
+#[test]
+fn keys_schedules_and_decisions() {
+    let seeds = [
+        format!("windlass keys 1\n{} {}\n# old\n", "ab".repeat(4), "0f".repeat(32)),
+        "*/15 0-6,20-23 1,15 */2 1-5".to_owned(),
+        "@monthly".to_owned(),
+        r#"{"call":"c1/c2","decision":{"approve_edited":{"arguments":"{}"}},"scope":"this_call","decided_by":"ann","attempt":3}"#
+            .to_owned(),
+        r#"{"key":"ed25519:00","value":"0f"}"#.to_owned(),
+    ];
+    let words =
+        ["windlass keys 1\n", "*/", "-", ",", "\"decision\":", "\"approve\"", "ed25519:", "\"displayed\":"];
+    target("keys_and_schedules").seeds(seeds).words(words).run(
+        module_path!(),
+        "keys_schedules_and_decisions",
+        |input| {
+            let text = text(input);
+            let _ = MacKeyring::from_text(&text);
+            if let Ok(times) = text.parse::<CronTimes>() {
+                for after in [0, 1_700_000_000_000, u64::MAX] {
+                    let next = times.next_after(Timestamp(after));
+                    assert!(next.is_none_or(|next| next.0 > after), "{times}: {next:?} after {after}");
+                }
+            }
+            let _ = serde_json::from_str::<DecisionRequest>(&text);
+            let _ = serde_json::from_str::<PostedDecision>(&text);
+            let _ = serde_json::from_str::<RunSchedule>(&text);
+            if let Ok(signature) = serde_json::from_str::<DecisionSignature>(&text) {
+                let _ = signature.key.is_well_formed();
+            }
+        },
+    );
+}
+
+/// Decisions of a journal with approvers: no change of a signed record makes another decision count.
+#[test]
+fn signed_decisions() {
+    let ann = ApproverSigner::from_seed(&[7; 32]).expect("a key");
+    let run = RunId::from("run");
+    let path = CallPath::from("c1");
+    let mut decision = DecisionRecorded {
+        call: "c1".into(),
+        digest: Digest::from_bytes([1; 32]),
+        decision: Decision::Approve,
+        scope: DecisionScope::ThisCall,
+        decided_by: Some("ann".to_owned()),
+        displayed: None,
+        posted_revision: 0,
+        signature: None,
+        mac: None,
+    };
+    let signed = SignedDecision { run: &run, path: &path, attempt: 1, decision: &decision };
+    decision.signature = Some(Box::new(ann.sign(&signed)));
+    let policy = ApproverPolicy::new().approver("ann", ann.key().clone());
+    let genuine = serde_json::to_string(&decision).expect("it can be written");
+    let original = decision;
+    target("signed_decisions").seeds([genuine]).run(module_path!(), "signed_decisions", |input| {
+        let Ok(changed) = serde_json::from_slice::<DecisionRecorded>(input) else { return };
+        let judged =
+            policy.verify(&SignedDecision { run: &run, path: &path, attempt: 1, decision: &changed });
+        let unsigned = |decision: &DecisionRecorded| DecisionRecorded {
+            call: "c1".into(),
+            posted_revision: 0,
+            signature: None,
+            mac: None,
+            ..decision.clone()
+        };
+        let is_rejection = matches!(changed.decision, Decision::Reject { .. }) && changed.signature.is_none();
+        assert!(
+            judged.is_err() || is_rejection || unsigned(&changed) == unsigned(&original),
+            "another decision counts: {changed:?}"
+        );
     });
 }

@@ -38,3 +38,27 @@ fn messages_of_a_server() {
         let _ = scanner.response_id();
     });
 }
+
+#[test]
+fn configurations() {
+    let seeds = [
+        r#"{"mcpServers":{"files":{"command":"npx","args":["-y","${HOME:-x}"],"env":{"A":"$$"},"cwd":"."}}}"#,
+        r#"{"mcpServers":{"web":{"type":"http","url":"https://x/${B}","headers":{"Authorization":"Bearer ${KEY}"}}}}"#,
+    ];
+    let words = [
+        "${",
+        "}",
+        ":-",
+        "\"command\":",
+        "\"url\":",
+        "\"headers\":{",
+        "\"type\":\"sse\"",
+        "\"disabled\":true",
+    ];
+    let target = FuzzTarget::new(env!("CARGO_MANIFEST_DIR"), "mcp_config").seeds(seeds).words(words);
+    target.run(module_path!(), "configurations", |input| {
+        let text = String::from_utf8_lossy(input);
+        // A variable that names another one is not expanded again, so that the text stays within its bounds.
+        let _ = crate::McpConfig::from_text(&text, &|_| Some("${HOME}${HOME}".to_owned()));
+    });
+}

@@ -6,6 +6,8 @@ mod error;
 mod events;
 mod extract;
 mod fleet;
+#[cfg(test)]
+mod fuzz_tests;
 mod inbox;
 mod journals;
 mod openapi;

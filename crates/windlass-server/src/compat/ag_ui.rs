@@ -437,3 +437,21 @@ fn iso_time(ms: u64) -> String {
     let (hours, minutes) = (rest / 3_600_000, rest / 60_000 % 60);
     format!("{}T{hours:02}:{minutes:02}:{:02}.{:03}Z", date_of_day(day), rest / 1_000 % 60, rest % 1_000)
 }
+
+/// Reads the interrupts and the answers of an input.
+#[cfg(test)]
+pub(super) fn read_all_answers(input: &RunAgentInput) {
+    for entry in input.resume.iter().flatten() {
+        if let Some(target) = InterruptTarget::from_id(&entry.interrupt_id) {
+            let _ = read_answer(&target, entry);
+        }
+    }
+}
+
+/// Reads the id of an interrupt.
+#[cfg(test)]
+pub(super) fn read_interrupt(id: &str) {
+    if let Some(target) = InterruptTarget::from_id(id) {
+        assert!(InterruptTarget::from_id(&target.to_id()).is_some(), "an id is read again");
+    }
+}

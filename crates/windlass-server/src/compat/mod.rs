@@ -5,6 +5,8 @@
 
 mod ag_ui;
 mod chat;
+#[cfg(test)]
+mod fuzz_tests;
 mod live_text;
 mod responses;
 
