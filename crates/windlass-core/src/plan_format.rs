@@ -1,7 +1,11 @@
-//! The JSON form of a planned call: the name of its disposition is the key of the disposition's fields.
+//! The JSON form of a planned call: the name of its disposition is the key of the disposition's fields. An execution that has
+//! only an effect is the name of the effect: `"execute": "pure"`.
 
 use std::borrow::Cow;
+use std::fmt;
 
+use serde::de::IntoDeserializer;
+use serde::de::value::MapAccessDeserializer;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::canonical::Digest;
@@ -17,7 +21,7 @@ struct PlannedCallFields<'a> {
     key: Cow<'a, ToolKey>,
     digest: Digest,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    execute: Option<ExecuteFields>,
+    execute: Option<ExecuteForm>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     invalid_arguments: Option<ProblemsFields<'a>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,6 +43,45 @@ struct ExecuteFields {
     approval_policy: ApprovalPolicy,
     #[serde(default, skip_serializing_if = "ContentSources::is_empty")]
     sources: ContentSources,
+}
+
+/// The fields of an execution in their serialised form.
+struct ExecuteForm(ExecuteFields);
+
+impl Serialize for ExecuteForm {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let ExecuteFields { body, effect, approval_policy, sources } = &self.0;
+        match body.is_function() && approval_policy.is_not_required() && sources.is_empty() {
+            true => effect.serialize(serializer),
+            false => self.0.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ExecuteForm {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ExecuteVisitor)
+    }
+}
+
+struct ExecuteVisitor;
+
+impl<'de> de::Visitor<'de> for ExecuteVisitor {
+    type Value = ExecuteForm;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an effect, or the fields of an execution")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<ExecuteForm, E> {
+        let effect = ToolEffect::deserialize(text.into_deserializer())?;
+        let (body, approval_policy, sources) = Default::default();
+        Ok(ExecuteForm(ExecuteFields { body, effect, approval_policy, sources }))
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<ExecuteForm, A::Error> {
+        ExecuteFields::deserialize(MapAccessDeserializer::new(map)).map(ExecuteForm)
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -74,12 +117,12 @@ impl Serialize for PlannedCall {
         };
         match &self.disposition {
             CallDisposition::Execute { body, effect, approval_policy, sources } => {
-                fields.execute = Some(ExecuteFields {
+                fields.execute = Some(ExecuteForm(ExecuteFields {
                     body: *body,
                     effect: *effect,
                     approval_policy: *approval_policy,
                     sources: *sources,
-                });
+                }));
             }
             CallDisposition::InvalidArguments { problems } => {
                 fields.invalid_arguments = Some(ProblemsFields { problems: problems.into() });
@@ -97,7 +140,8 @@ impl Serialize for PlannedCall {
 impl<'de> Deserialize<'de> for PlannedCall {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let fields = PlannedCallFields::deserialize(deserializer)?;
-        let execute = fields.execute.map(|ExecuteFields { body, effect, approval_policy, sources }| {
+        let execute = fields.execute.map(|ExecuteForm(fields)| {
+            let ExecuteFields { body, effect, approval_policy, sources } = fields;
             CallDisposition::Execute { body, effect, approval_policy, sources }
         });
         let invalid = fields

@@ -275,6 +275,9 @@ fn collect_kinds(field: &str, value: &Value, found: &mut BTreeSet<(String, Strin
     if let Some(name) = named {
         found.insert((field.to_owned(), name.to_owned()));
     }
+    if let ("execute", Value::String(effect)) = (field, value) {
+        found.insert(("effect".to_owned(), effect.clone()));
+    }
     if let ("calls", Value::Object(planned)) = (field, value) {
         let known = ["call", "key", "digest", "predecessor"];
         let disposition = planned.keys().find(|name| !known.contains(&name.as_str()));

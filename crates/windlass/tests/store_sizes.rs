@@ -65,7 +65,7 @@ fn database_size(path: &Path) -> i64 {
 
 #[tokio::test]
 async fn a_run_of_fifteen_records_takes_at_most_four_kilobytes() {
-    const RUNS: i64 = 200;
+    const RUNS: i64 = 500;
     let folder = tempfile::tempdir().expect("a folder for the test");
     let path = folder.path().join("runs.db");
     let store = Arc::new(SqliteStore::open(&path).expect("a store"));
@@ -76,10 +76,10 @@ async fn a_run_of_fifteen_records_takes_at_most_four_kilobytes() {
         assert_eq!(result.record().journal().len(), 15);
     }
     drop(store);
-    // The tables of an empty store take a page each, whatever the number of runs.
-    let size = (database_size(&path) - empty) / RUNS;
+    // The whole file, with the page that each of its tables takes.
+    let size = database_size(&path) / RUNS;
     println!("{size} bytes a run, {empty} of an empty store");
-    assert!(size <= 4096, "{size} bytes a run");
+    assert!(size <= 4_096, "{size} bytes a run");
 }
 
 #[tokio::test]
@@ -88,6 +88,6 @@ async fn a_paused_run_of_a_thousand_items_is_a_short_text() {
     let result = agent.run("go").unlimited_turns().await.expect("it pauses");
     let text = result.into_paused().expect("it waits").to_text();
     println!("{} bytes of text", text.len());
-    assert!(text.len() <= 203 * 1024, "{} bytes", text.len());
+    assert!(text.len() <= 200 * 1024, "{} bytes", text.len());
     assert_eq!(PausedRun::from_text(&text).expect("it can be read").record().history().len(), 1002);
 }
