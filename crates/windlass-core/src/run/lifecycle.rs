@@ -470,6 +470,10 @@ impl Run {
             | CallSlotState::Approved { .. }
             | CallSlotState::OutputKnown { .. }
             | CallSlotState::Running { .. } => match (&progress.result, &slot.state) {
+                (Some(result), _) if is_outdated(result, slot, progress) => match progress.stopped {
+                    Some(StopMode::EndRun) => CallEffect::Settle(CallResult::cancelled()),
+                    Some(StopMode::HandOver) | None => CallEffect::Done(CallOutcome::Held),
+                },
                 // A decision replaces what a check found meanwhile.
                 (result, CallSlotState::OutputKnown { status, output }) => match result {
                     Some(result) if progress.is_guarded || progress.is_limited => {
@@ -731,6 +735,15 @@ fn settle_effect(result: &CallResult, progress: &CallProgress) -> CallEffect {
         return CallEffect::LimitOutput(result.clone());
     }
     CallEffect::Settle(result.clone())
+}
+
+/// Returns true if a result follows from a decision that another one has replaced since. The call begins anew.
+fn is_outdated(result: &CallResult, slot: &CallSlot, progress: &CallProgress) -> bool {
+    let is_decided = match &slot.state {
+        CallSlotState::OutputKnown { .. } => progress.is_guarded || progress.is_limited,
+        _ => matches!(result.status, CallStatus::Rejected | CallStatus::OutcomeUnknown),
+    };
+    is_decided && slot.settle_refusal(&result.status).is_some()
 }
 
 fn after_settlement(progress: &CallProgress) -> CallEffect {

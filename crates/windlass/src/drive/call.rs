@@ -114,16 +114,19 @@ impl<C: Send + Sync + 'static> Driver<C> {
         // The settlement, as hooks see it.
         let mut settled = None;
         loop {
-            let effect = self.scope.with_run(|run| run.next_effect(&call, &progress));
+            let mut effect = self.scope.with_run(|run| run.next_effect(&call, &progress));
             if matches!(effect, CallEffect::Start(_) | CallEffect::Settle(_))
                 && let Some(hold) = self.scope.untaken_hold(&call)
-                && let DecisionCheck::Corrected = self.scope.take_decision(&call, hold).boxed().await?
             {
-                match turn.is_closing {
+                match self.scope.take_decision(&call, hold).boxed().await? {
                     // Nothing was found out about a call that is closed.
-                    true => continue,
+                    DecisionCheck::Corrected if turn.is_closing => continue,
                     // The call begins anew with the decision that replaced the one before.
-                    false => return Ok(CallOutcome::Held),
+                    DecisionCheck::Corrected => return Ok(CallOutcome::Held),
+                    // A decision about another call, which covers this one too, may have been recorded meanwhile.
+                    DecisionCheck::Current => {
+                        effect = self.scope.with_run(|run| run.next_effect(&call, &progress));
+                    }
                 }
             }
             let report = match (effect, &mut work) {
