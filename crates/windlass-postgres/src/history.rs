@@ -7,10 +7,14 @@ use windlass::core::id::{RunId, SessionId};
 use windlass::core::item::Item;
 use windlass::core::journal::{HistoryReference, ItemRange, JournalLine};
 use windlass::error::StoreError;
-use windlass::session::{SessionState, SessionWrite};
-use windlass::store::{HISTORY_ARTEFACT, Lease, StartSession, StoredLease, session_of_first_line};
+use windlass::session::{SessionClaim, SessionFence, SessionState, SessionWrite};
+use windlass::store::{
+    HISTORY_ARTEFACT, Lease, LeaseClaim, SessionHolder, StartSession, StoredLease, session_of_first_line,
+};
 
-use crate::convert::{from_integer, from_json, read_line, to_integer, to_json, to_json_text};
+use crate::convert::{
+    from_integer, from_json, read_lease, read_line, to_integer, to_json, to_json_text, to_millis, to_time,
+};
 use crate::database::{DbConnection, PgError};
 use crate::value::SqlValue;
 use crate::{artefacts, runs};
@@ -153,68 +157,125 @@ pub(crate) async fn hold_session(
     session: &SessionId,
 ) -> Result<(), PgError> {
     runs::find_owned_run(db, lease).await?;
-    let row = lock_session(db, session).await?;
-    match find_holder(db, session).await? {
-        Some(holder) if holder != lease.run => Err(StoreError::session_busy(session, &holder).into()),
-        _ => set_holder(db, row.id, lease).await,
-    }
+    hold_for_owner(db, lease, session).await
 }
 
+/// Holds a session for the driver of a run, whose lease is current.
+async fn hold_for_owner(db: &DbConnection, lease: &Lease, session: &SessionId) -> Result<(), PgError> {
+    let row = lock_session(db, session).await?;
+    let holder = find_holder(db, session).await?;
+    SessionHolder::check_run(holder.as_ref(), session, &lease.run)?;
+    if holder.is_some() {
+        return Ok(());
+    }
+    let update = "UPDATE @sessions SET holder = $2, epoch = $3, claimant = NULL WHERE id = $1";
+    let values = [row.id.into(), lease.run.as_str().into(), to_integer(lease.epoch)?.into()];
+    db.run(update, &values).await.map(|_| ())
+}
+
+/// Claims a session for a driver whose run is in another store.
+pub(crate) async fn claim_session(
+    db: &DbConnection,
+    session: &SessionId,
+    claim: LeaseClaim<'_>,
+    abandoned: Option<&StoredLease>,
+) -> Result<SessionClaim, PgError> {
+    let (row, holder) = lock_holder(db, session).await?;
+    let beat = match SessionHolder::answer_claim(holder, claim.owner, abandoned) {
+        Ok(beat) => to_integer(beat)?,
+        Err(held) => return Ok(SessionClaim::Held(held)),
+    };
+    let update = "UPDATE @sessions SET holder = NULL, epoch = NULL, claimant = $2, beat = $3, lease_ms = $4, renewed = $5
+        WHERE id = $1";
+    let (duration, now) = (to_millis(claim.duration).into(), to_time(claim.now).into());
+    db.run(update, &[row.id.into(), claim.owner.into(), beat.into(), duration, now]).await?;
+    Ok(SessionClaim::Granted)
+}
+
+/// Releases the claim of a session, if `owner` holds it.
+pub(crate) async fn release_claim(
+    db: &DbConnection,
+    session: &SessionId,
+    owner: &str,
+) -> Result<(), PgError> {
+    let update = "UPDATE @sessions SET claimant = NULL WHERE name = $1 AND claimant = $2";
+    db.run(update, &[session.as_str().into(), owner.into()]).await.map(|_| ())
+}
+
+/// Frees a session from a driver whose lease is still the one that was observed.
 pub(crate) async fn free_session(
     db: &DbConnection,
     session: &SessionId,
-    holder: &RunId,
-    abandoned: &StoredLease,
+    abandoned: &SessionHolder,
 ) -> Result<(), PgError> {
-    runs::lock_run(db, holder).await?;
-    let known = runs::find_lease(db, holder).await?.and_then(|(_, lease)| lease);
-    if known.is_some_and(|known| abandoned.is_same_beat(&known)) {
-        let update = "UPDATE @sessions SET holder = NULL, epoch = NULL WHERE name = $1 AND holder = $2";
-        db.run(update, &[session.as_str().into(), holder.as_str().into()]).await?;
+    let (row, holder) = lock_holder(db, session).await?;
+    if holder.is_some_and(|holder| holder.is_same_beat(abandoned)) {
+        let update = "UPDATE @sessions SET holder = NULL, epoch = NULL, claimant = NULL WHERE id = $1";
+        db.run(update, &[row.id.into()]).await?;
     }
     Ok(())
 }
 
-/// Returns the run that holds a session. A run without a driver holds none, whatever the session says.
-pub(crate) async fn find_holder(db: &DbConnection, session: &SessionId) -> Result<Option<RunId>, PgError> {
-    let select = "SELECT r.name FROM @sessions s JOIN @runs r ON r.name = s.holder
-        WHERE s.name = $1 AND r.epoch = s.epoch AND r.owner IS NOT NULL";
-    let row = db.row(select, &[session.as_str().into()]).await?;
-    Ok(row.map(|row| row.try_get::<_, String>(0)).transpose()?.map(RunId::from))
+/// Returns the driver that holds a session, and locks the session and the run of the driver. A run is locked before its
+/// session, as in every other operation.
+async fn lock_holder(
+    db: &DbConnection,
+    session: &SessionId,
+) -> Result<(SessionRow, Option<SessionHolder>), PgError> {
+    if let Some(run) = find_holder(db, session).await?.and_then(|holder| holder.run) {
+        runs::lock_run(db, &run).await?;
+    }
+    let row = lock_session(db, session).await?;
+    Ok((row, find_holder(db, session).await?))
 }
 
-async fn set_holder(db: &DbConnection, session: i64, lease: &Lease) -> Result<(), PgError> {
-    let update = "UPDATE @sessions SET holder = $2, epoch = $3 WHERE id = $1";
-    let values = [session.into(), lease.run.as_str().into(), to_integer(lease.epoch)?.into()];
-    db.run(update, &values).await.map(|_| ())
+/// Returns the driver that holds a session. A run without a driver holds none, whatever the session says.
+pub(crate) async fn find_holder(
+    db: &DbConnection,
+    session: &SessionId,
+) -> Result<Option<SessionHolder>, PgError> {
+    let select = "SELECT holder, epoch, claimant, beat, lease_ms, renewed FROM @sessions WHERE name = $1";
+    let Some(row) = db.row(select, &[session.as_str().into()]).await? else { return Ok(None) };
+    if let Some(lease) = read_lease(&row, 2, 0)? {
+        return Ok(Some(SessionHolder { run: None, lease }));
+    }
+    let (Some(run), Some(epoch)) = (row.try_get::<_, Option<String>>(0)?, row.try_get::<_, Option<i64>>(1)?)
+    else {
+        return Ok(None);
+    };
+    let (run, epoch) = (RunId::from(run), from_integer(epoch)?);
+    let held = runs::find_lease(db, &run).await?.and_then(|(_, lease)| lease);
+    let held = held.filter(|lease| lease.epoch == epoch);
+    Ok(held.map(|lease| SessionHolder { run: Some(run), lease }))
 }
 
-/// Appends the items of a driver's run, which must hold the session or find it free.
-pub(crate) async fn append_held(
+/// Appends the items of a run to the session in its store, together with its lines. The lease is current.
+pub(crate) async fn append_with_lines(
     db: &DbConnection,
     lease: &Lease,
     write: &SessionWrite,
 ) -> Result<(), PgError> {
-    let row = lock_session(db, &write.session).await?;
-    match find_holder(db, &write.session).await? {
-        Some(holder) if holder == lease.run => {}
-        Some(holder) => return Err(StoreError::session_busy(&write.session, &holder).into()),
-        None => set_holder(db, row.id, lease).await?,
-    }
+    hold_for_owner(db, lease, &write.session).await?;
     append_run_items(db, write).await
 }
 
-/// Appends the items of a run that may be in another store.
-pub(crate) async fn append_unheld(db: &DbConnection, write: &SessionWrite) -> Result<(), PgError> {
-    lock_session(db, &write.session).await?;
-    if let Some(holder) = find_holder(db, &write.session).await?
-        && holder != write.run
-    {
-        let known = db.row("SELECT 1 FROM @runs WHERE name = $1", &[write.run.as_str().into()]).await?;
-        if known.is_some() {
-            return Err(StoreError::session_busy(&write.session, &holder).into());
+/// Appends the items of a run, if its driver may append to the session.
+pub(crate) async fn append_fenced(
+    db: &DbConnection,
+    write: &SessionWrite,
+    fence: &SessionFence,
+) -> Result<(), PgError> {
+    let claim = match fence {
+        SessionFence::Lease(lease) => {
+            hold_session(db, lease, &write.session).await?;
+            return append_run_items(db, write).await;
         }
-    }
+        SessionFence::Claim(owner) => Some(owner.as_str()),
+        SessionFence::Unheld => None,
+    };
+    lock_session(db, &write.session).await?;
+    let holder = find_holder(db, &write.session).await?;
+    SessionHolder::check_claim(holder.as_ref(), &write.session, claim)?;
     append_run_items(db, write).await
 }
 

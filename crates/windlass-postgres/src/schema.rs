@@ -5,7 +5,7 @@ use windlass::error::{StoreError, StoreErrorKind};
 use crate::database::{Database, DbConnection, PgError, transact};
 
 /// Version of the tables that this crate writes.
-const SCHEMA_VERSION: i64 = 3;
+const SCHEMA_VERSION: i64 = 4;
 
 /// Key of the advisory lock under which tables are created and migrated.
 const MIGRATION_LOCK: i64 = 0x574E_444C;
@@ -157,7 +157,7 @@ const TABLES: &str = r#"
 "#;
 
 /// Changes of the tables, each from the version before it: the first makes version 2.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     r#"
     CREATE TABLE @schedules (
         name text COLLATE "C" PRIMARY KEY,
@@ -172,6 +172,10 @@ const MIGRATIONS: [&str; 2] = [
         body bytea NOT NULL,
         PRIMARY KEY (run, number)
     );
+"#,
+    r#"
+    ALTER TABLE @sessions ADD COLUMN claimant text COLLATE "C", ADD COLUMN beat bigint, ADD COLUMN lease_ms bigint,
+        ADD COLUMN renewed bigint;
 "#,
 ];
 

@@ -7,9 +7,7 @@ use futures_util::future::BoxFuture;
 use windlass::core::id::{RunId, SessionId};
 use windlass::core::item::Item;
 use windlass::error::StoreError;
-use windlass::session::{
-    SessionClaim, SessionState, SessionStore, SessionWrite, claim_session_of_store, release_session_of_store,
-};
+use windlass::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
 use windlass::store::{LeaseClaim, StoredLease};
 
 use crate::database::{TransactionMode, transact};
@@ -33,8 +31,12 @@ impl SessionStore for PostgresStore {
         .boxed()
     }
 
-    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
-        async move { transact!(self.database, |db| history::append_unheld(db, &write)) }.boxed()
+    fn append_run_items(
+        &self,
+        write: SessionWrite,
+        fence: SessionFence,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
+        async move { transact!(self.database, |db| history::append_fenced(db, &write, &fence)) }.boxed()
     }
 
     fn run_position<'a>(
@@ -68,7 +70,8 @@ impl SessionStore for PostgresStore {
         claim: LeaseClaim<'a>,
         abandoned: Option<&'a StoredLease>,
     ) -> BoxFuture<'a, Result<SessionClaim, StoreError>> {
-        Box::pin(claim_session_of_store(self, session, claim, abandoned))
+        async move { transact!(self.database, |db| history::claim_session(db, session, claim, abandoned)) }
+            .boxed()
     }
 
     fn release_session<'a>(
@@ -76,7 +79,7 @@ impl SessionStore for PostgresStore {
         session: &'a SessionId,
         owner: &'a str,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(release_session_of_store(self, session, owner))
+        async move { transact!(self.database, |db| history::release_claim(db, session, owner)) }.boxed()
     }
 
     fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {

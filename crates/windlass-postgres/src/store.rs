@@ -10,8 +10,8 @@ use windlass::core::journal::{HistoryReference, JournalLine};
 use windlass::session::SessionStore;
 use windlass::store::{
     ApproverPolicy, DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey,
-    ReceiptWrite, RunQuery, RunStatus, SnapshotSegments, Store, StoreFuture, StoredLease, StoredReceipt,
-    StoredRun, StoredSnapshot,
+    ReceiptWrite, RunQuery, RunStatus, SessionHolder, SnapshotSegments, Store, StoreFuture, StoredLease,
+    StoredReceipt, StoredRun, StoredSnapshot,
 };
 
 use crate::database::{TransactionMode, transact};
@@ -106,7 +106,7 @@ impl Store for PostgresStore {
             transact!(self.database, attempt, |db| async {
                 runs::append_journal(db, lease, at, &lines, attempt).await?;
                 for write in &writes.sessions {
-                    history::append_held(db, lease, write).await?;
+                    history::append_with_lines(db, lease, write).await?;
                 }
                 for ReceiptWrite { key, owner, output, expires_at } in &writes.receipts {
                     receipts::save_receipt(db, key, owner, output, *expires_at).await?;
@@ -131,18 +131,12 @@ impl Store for PostgresStore {
         async move { transact!(self.database, |db| history::hold_session(db, lease, session)) }.boxed()
     }
 
-    fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<RunId>> {
+    fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<SessionHolder>> {
         async move { transact!(self.database, TransactionMode::Reading, |db| history::find_holder(db, session)) }.boxed()
     }
 
-    fn free_session<'a>(
-        &'a self,
-        session: &'a SessionId,
-        holder: &'a RunId,
-        abandoned: &'a StoredLease,
-    ) -> StoreFuture<'a, ()> {
-        async move { transact!(self.database, |db| history::free_session(db, session, holder, abandoned)) }
-            .boxed()
+    fn free_session<'a>(&'a self, session: &'a SessionId, holder: &'a SessionHolder) -> StoreFuture<'a, ()> {
+        async move { transact!(self.database, |db| history::free_session(db, session, holder)) }.boxed()
     }
 
     fn set_status<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreFuture<'a, ()> {

@@ -135,7 +135,9 @@ async fn many_processes_may_migrate_the_tables() {
     tokio::spawn(connection);
     client
         .batch_execute(
-            "DROP TABLE shared.schedules, shared.snapshot_segments; UPDATE shared.store SET version = 1",
+            "DROP TABLE shared.schedules, shared.snapshot_segments;
+            ALTER TABLE shared.sessions DROP COLUMN claimant, DROP COLUMN beat, DROP COLUMN lease_ms, DROP COLUMN renewed;
+            UPDATE shared.store SET version = 1",
         )
         .await
         .expect("the tables are those of version 1");

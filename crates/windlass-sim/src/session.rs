@@ -12,7 +12,9 @@ use windlass::core::{
     item::Item,
 };
 use windlass::error::StoreError;
-use windlass::session::{MemorySessionStore, SessionClaim, SessionState, SessionStore, SessionWrite};
+use windlass::session::{
+    MemorySessionStore, SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite,
+};
 use windlass::store::{LeaseClaim, StoredLease};
 
 use crate::sim::Sim;
@@ -91,8 +93,12 @@ impl SessionStore for SimSessions {
         self.with_latency(async move { self.backing_sessions.append_items(session, items).await })
     }
 
-    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.with_latency(async move { self.backing_sessions.append_run_items(write).await })
+    fn append_run_items(
+        &self,
+        write: SessionWrite,
+        fence: SessionFence,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.with_latency(async move { self.backing_sessions.append_run_items(write, fence).await })
     }
 
     fn run_position<'a>(

@@ -18,9 +18,7 @@ use windlass::core::{
     },
 };
 use windlass::error::StoreError;
-use windlass::session::{
-    SessionClaim, SessionState, SessionStore, SessionWrite, claim_session_of_store, release_session_of_store,
-};
+use windlass::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
 use windlass::store::{
     DerivedWrites, Durability, Lease, LeaseClaim, MemoryStore, ReceiptClaim, ReceiptKey, RunStatus,
     SnapshotSegments, Store, StoreFuture, StoreWrapper, StoredLease, StoredSnapshot,
@@ -572,8 +570,8 @@ impl SessionStore for SimStore {
         self.with_session_fault(async move { self.backing_store.append_items(session, items).await })
     }
 
-    fn append_run_items(&self, write: SessionWrite) -> StoreFuture<'_, ()> {
-        self.with_session_fault(async move { self.backing_store.append_run_items(write).await })
+    fn append_run_items(&self, write: SessionWrite, fence: SessionFence) -> StoreFuture<'_, ()> {
+        self.with_session_fault(async move { self.backing_store.append_run_items(write, fence).await })
     }
 
     fn run_position<'a>(&'a self, session: &'a SessionId, run: &'a RunId) -> StoreFuture<'a, u64> {
@@ -601,11 +599,11 @@ impl SessionStore for SimStore {
         claim: LeaseClaim<'a>,
         abandoned: Option<&'a StoredLease>,
     ) -> StoreFuture<'a, SessionClaim> {
-        Box::pin(claim_session_of_store(self, session, claim, abandoned))
+        self.with_latency(async move { self.backing_store.claim_session(session, claim, abandoned).await })
     }
 
     fn release_session<'a>(&'a self, session: &'a SessionId, owner: &'a str) -> StoreFuture<'a, ()> {
-        Box::pin(release_session_of_store(self, session, owner))
+        self.with_latency(async move { self.backing_store.release_session(session, owner).await })
     }
 
     fn list_sessions(&self) -> StoreFuture<'_, Vec<SessionId>> {

@@ -13,7 +13,7 @@ use windlass::core::id::{CallPath, RunId, SessionId, Timestamp};
 use windlass::core::item::{Item, OutputContent};
 use windlass::core::journal::JournalLine;
 use windlass::error::StoreError;
-use windlass::session::{SessionClaim, SessionState, SessionStore, SessionWrite};
+use windlass::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
 use windlass::store::{
     DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, SqliteStore,
     Store, StoreFuture, StoreWrapper, StoredLease,
@@ -259,11 +259,15 @@ impl SessionStore for PlantedSessions {
         self.inner.append_items(session, items)
     }
 
-    fn append_run_items(&self, mut write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn append_run_items(
+        &self,
+        mut write: SessionWrite,
+        fence: SessionFence,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
         if self.bug == PlantedBug::ForgottenItems && write.from > 0 {
             write.items.clear();
         }
-        self.inner.append_run_items(write)
+        self.inner.append_run_items(write, fence)
     }
 
     fn run_position<'a>(

@@ -382,7 +382,7 @@ impl StoreError {
     }
 
     /// Creates the error for a session to which a driver of another store is appending.
-    pub(crate) fn session_busy_elsewhere(session: &SessionId, owner: &str) -> Self {
+    pub fn session_busy_elsewhere(session: &SessionId, owner: &str) -> Self {
         Self::with_kind(
             StoreErrorKind::SessionBusy,
             format!(

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::Notify;
-use windlass::core::item::Item;
+use windlass::core::{id::Timestamp, item::Item};
 use windlass::error::{RunError, StoreErrorKind};
 use windlass::model::describe_item;
 use windlass::prelude::*;
 use windlass::run::{OnSessionBusy, RunBuilder};
-use windlass::session::Session;
-use windlass::store::{MemoryStore, SqliteStore, Store};
+use windlass::session::{Session, SessionClaim, SessionStore};
+use windlass::store::{LeaseClaim, MemoryStore, SqliteStore, Store, StoredLease};
 
 /// A place for runs and their session.
 struct Place {
@@ -214,4 +214,52 @@ async fn runs_on_one_session_take_turns() {
             "{said:?}"
         );
     }
+}
+
+/// Claims session `s` for a driver of another store.
+async fn claim(store: &SqliteStore, owner: &str, abandoned: Option<&StoredLease>) -> SessionClaim {
+    let claim = LeaseClaim { owner, now: Timestamp(1_000), duration: Duration::from_millis(50) };
+    SessionStore::claim_session(store, &"s".into(), claim, abandoned).await.expect("it can be asked")
+}
+
+/// Its process stood still for longer than its lease, and it does not know that another driver has the session.
+#[tokio::test]
+async fn a_driver_that_was_replaced_without_noticing_appends_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let sessions = Arc::new(SqliteStore::open(folder.path().join("sessions.db")).expect("it opens"));
+    let (session, runs) = (Session::new("s", sessions.clone()), Arc::new(MemoryStore::default()));
+    let (working, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let agent = slow_agent(&working, &go_on);
+    // Long enough that no renewal tells it.
+    let slow = agent.run("Slowly.").session(&session).store(runs.clone()).run_id("slow");
+    let slow = tokio::spawn(slow.lease_duration(Duration::from_secs(3_600)).into_future());
+    working.notified().await;
+    let before = conversation(&session).await;
+    let holder = sessions.session_holder(&"s".into()).await.expect("it can be asked").expect("it is held");
+    assert_eq!(holder.run, None, "the run is in another store");
+    assert_eq!(claim(&sessions, "other", Some(&holder.lease)).await, SessionClaim::Granted);
+    go_on.notify_one();
+    let error = slow.await.expect("it ends").expect_err("another driver has the session");
+    assert!(is_busy(&error), "{error}");
+    assert_eq!(conversation(&session).await, before, "nothing was appended after the session was lost");
+
+    SessionStore::release_session(&*sessions, &"s".into(), "other").await.expect("it is released");
+    agent.recover("slow", runs).session(&session).await.expect("it goes on");
+    let whole = conversation(&session).await;
+    assert!(whole.len() > before.len() && whole.last().is_some_and(|last| last.contains("That took long.")));
+}
+
+#[tokio::test]
+async fn a_run_of_the_sessions_store_waits_for_a_driver_of_another() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Arc::new(SqliteStore::open(folder.path().join("windlass.db")).expect("it opens"));
+    let session = Session::new("s", store.clone());
+    assert_eq!(claim(&store, "elsewhere", None).await, SessionClaim::Granted);
+    let refused = quick_agent().0.run("Quickly.").session(&session).store(store.clone());
+    let error = refused.on_session_busy(OnSessionBusy::Refuse).await.expect_err("the session is claimed");
+    assert!(is_busy(&error), "{error}");
+    // The claimant does not renew its claim.
+    let waits = quick_agent().0.run("Quickly.").session(&session).store(store.clone());
+    let waits = waits.on_session_busy(OnSessionBusy::Wait(Duration::from_secs(600))).await;
+    assert_eq!(waits.expect("the claim was abandoned").output_text().expect("it finished"), "Quick.");
 }

@@ -17,7 +17,7 @@ use windlass::model::describe_item;
 use windlass::prelude::*;
 use windlass::run::PausedRun;
 use windlass::session::{
-    MemorySessionStore, Session, SessionClaim, SessionState, SessionStore, SessionWrite,
+    MemorySessionStore, Session, SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite,
 };
 use windlass::store::{
     DerivedWrites, Durability, Lease, LeaseClaim, MemoryStore, SqliteStore, Store, StoreFuture, StoreWrapper,
@@ -161,7 +161,11 @@ impl SessionStore for HangingSessions {
         self.memory.append_items(session, items)
     }
 
-    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn append_run_items(
+        &self,
+        write: SessionWrite,
+        fence: SessionFence,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
         let left = self
             .writes_left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(1)));
@@ -170,7 +174,7 @@ impl SessionStore for HangingSessions {
             if hangs && !self.is_written {
                 std::future::pending::<()>().await;
             }
-            self.memory.append_run_items(write).await?;
+            self.memory.append_run_items(write, fence).await?;
             if hangs {
                 std::future::pending::<()>().await;
             }

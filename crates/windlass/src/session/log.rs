@@ -14,6 +14,7 @@ use windlass_core::{
 
 use super::{SessionState, SessionWrite};
 use crate::error::StoreError;
+use crate::store::StoredLease;
 
 /// The log of one session.
 #[derive(Debug, Default)]
@@ -29,6 +30,8 @@ pub(crate) struct SessionLog {
     references: BTreeMap<RunId, Vec<ItemRange>>,
     /// The run that appends to the session, and the epoch of its lease.
     pub(crate) holder: Option<(RunId, u64)>,
+    /// The claim of a driver whose run is in another store.
+    pub(crate) claim: Option<StoredLease>,
 }
 
 /// The logs of several sessions.

@@ -10,7 +10,7 @@ use windlass_core::{
 };
 
 use super::log::SessionLogs;
-use super::{SessionClaim, SessionState, SessionStore, SessionWrite};
+use super::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
 use crate::error::StoreError;
 use crate::store::{LeaseClaim, StoredLease};
 
@@ -40,7 +40,11 @@ impl SessionStore for MemorySessionStore {
         std::future::ready(Ok(())).boxed()
     }
 
-    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn append_run_items(
+        &self,
+        write: SessionWrite,
+        _fence: SessionFence,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
         std::future::ready(self.lock_logs().append_run_items(write)).boxed()
     }
 

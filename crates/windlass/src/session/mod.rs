@@ -16,7 +16,6 @@ pub use repair::{RepairedTranscript, repair_transcript};
 
 pub(crate) use run_session::{RunSession, SessionHold};
 pub(crate) use session_hold::{ForeignSessionHold, SessionWait};
-pub use session_lease::{claim_session_of_store, release_session_of_store};
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,7 +30,7 @@ use windlass_core::{
 
 use self::store_sessions::StoreSessions;
 use crate::error::StoreError;
-use crate::store::{LeaseClaim, Store, StoredLease};
+use crate::store::{Lease, LeaseClaim, Store, StoredLease};
 
 /// A store of sessions.
 pub trait SessionStore: Send + Sync + 'static {
@@ -51,8 +50,13 @@ pub trait SessionStore: Send + Sync + 'static {
     /// # Errors
     ///
     /// Returns an error of the kind [`crate::error::StoreErrorKind::Stale`] if the position is neither the one at which
-    /// the items begin, nor at or after the one at which they end.
-    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>>;
+    /// the items begin, nor at or after the one at which they end. Returns an error, and changes nothing, if the fence says
+    /// that the driver may not append: see [`SessionFence`].
+    fn append_run_items(
+        &self,
+        write: SessionWrite,
+        fence: SessionFence,
+    ) -> BoxFuture<'_, Result<(), StoreError>>;
 
     /// Returns the position up to which the session has the items of a run; 0 if it has none.
     fn run_position<'a>(
@@ -77,9 +81,8 @@ pub trait SessionStore: Send + Sync + 'static {
 
     /// Claims the right to append runs to a session, for runs that are in another store. A claim is a lease: its owner
     /// renews it by claiming again, which increments its beat, and another claimant gets it only if it was released or is
-    /// `abandoned`, as in [`Store::acquire_lease`].
-    ///
-    /// A store that also stores runs implements it with [`claim_session_of_store`].
+    /// `abandoned`, as in [`Store::acquire_lease`]. In a store that also stores runs, a run that holds the session
+    /// ([`Store::hold_session`]) is another owner, with the lease of the run.
     fn claim_session<'a>(
         &'a self,
         session: &'a SessionId,
@@ -102,6 +105,22 @@ pub trait SessionStore: Send + Sync + 'static {
     fn shared_sessions(&self) -> Option<&dyn SessionStore> {
         None
     }
+}
+
+/// The right of a driver to append to a session. A store compares it in the transaction of the append, so that a driver that
+/// was replaced without noticing appends nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionFence {
+    /// The driver holds nothing, because no other process reaches the store. If the store knows of a driver that holds the
+    /// session, it returns an error of the kind [`crate::error::StoreErrorKind::SessionBusy`].
+    Unheld,
+    /// The lease of the run, which is in the store of the session. The store returns an error of the kind
+    /// [`crate::error::StoreErrorKind::Fenced`] if it was taken over, and of the kind
+    /// [`crate::error::StoreErrorKind::SessionBusy`] if another driver holds the session.
+    Lease(Lease),
+    /// The owner of a claim: see [`SessionStore::claim_session`]. The store returns an error of the kind
+    /// [`crate::error::StoreErrorKind::SessionBusy`] unless this owner holds the claim.
+    Claim(String),
 }
 
 /// The answer to a claim of a session.
@@ -279,8 +298,12 @@ impl Session {
     }
 
     /// Adds items of a run, unless the session has them.
-    pub(crate) async fn append_run_items(&self, write: SessionWrite) -> Result<(), StoreError> {
-        self.store.append_run_items(write).await
+    pub(crate) async fn append_run_items(
+        &self,
+        write: SessionWrite,
+        fence: SessionFence,
+    ) -> Result<(), StoreError> {
+        self.store.append_run_items(write, fence).await
     }
 
     /// Returns the position up to which the session has the items of a run.

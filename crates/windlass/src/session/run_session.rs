@@ -10,7 +10,7 @@ use std::time::Duration;
 use windlass_core::run::{Run, RunEnd};
 
 use super::session_hold::{ForeignSessionHold, SessionWait};
-use super::{Session, SessionWrite};
+use super::{Session, SessionFence, SessionWrite};
 use crate::error::{ConfigError, RunError, StoreError};
 use crate::journal::RunJournal;
 use crate::lock_unpoisoned;
@@ -35,7 +35,9 @@ pub(crate) struct RunSession {
     is_in_store: bool,
     /// Position of the run up to which items were written.
     position: AtomicU64,
-    /// The right to append to a session that is not in the run's store.
+    /// The right to append, which the store compares.
+    fence: SessionFence,
+    /// The hold of a session that is not in the run's store.
     hold: Mutex<Option<ForeignSessionHold>>,
 }
 
@@ -82,8 +84,13 @@ impl RunSession {
             None => Some(ForeignSessionHold::acquire(&session, policy, lease_duration, cancel).await?),
         };
         let position = session.run_position(run.id()).await.map_err(RunError::Session)?;
-        let hold = Mutex::new(hold);
-        Ok(Some(Self { session, is_in_store, position: AtomicU64::new(position), hold }))
+        let fence = match (&hold, journal.store_and_lease()) {
+            (Some(hold), _) => hold.fence(),
+            (None, Some((_, lease))) => SessionFence::Lease(lease.clone()),
+            (None, None) => SessionFence::Unheld,
+        };
+        let (position, hold) = (AtomicU64::new(position), Mutex::new(hold));
+        Ok(Some(Self { session, is_in_store, position, fence, hold }))
     }
 
     /// Returns the session, for the application.
@@ -108,7 +115,7 @@ impl RunSession {
         if lock_unpoisoned(&self.hold).as_ref().is_some_and(ForeignSessionHold::is_lost) {
             return Err(StoreError::session_lost(self.session.id()));
         }
-        self.session.append_run_items(write).await
+        self.session.append_run_items(write, self.fence.clone()).await
     }
 
     /// Returns what the session lacks of the run, up to its last settled turn. The message of a run that was cancelled

@@ -12,11 +12,11 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, timeout};
 use windlass_core::id::SessionId;
 
-use super::Session;
 use super::session_lease::SessionLease;
+use super::{Session, SessionFence};
 use crate::error::{RunError, StoreError, StoreErrorKind};
 use crate::run::{CancelSignal, OnSessionBusy};
-use crate::store::{LeaseObserver, LeaseStanding, Store};
+use crate::store::{LeaseStanding, LeaseWatch, Store};
 
 /// Longest time between two attempts to hold a session.
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(250);
@@ -30,8 +30,8 @@ pub(crate) struct SessionWait<'a> {
     cancel: &'a CancelSignal,
     /// The session and its store, if that is the run's own.
     session: Option<(&'a SessionId, &'a Arc<dyn Store>)>,
-    /// The leases of the runs that hold the session.
-    observer: LeaseObserver,
+    /// The lease of the driver that holds the session.
+    watch: LeaseWatch,
     started: Instant,
     delay: Duration,
     stale_attempts: u32,
@@ -43,18 +43,18 @@ impl<'a> SessionWait<'a> {
         cancel: &'a CancelSignal,
         session: Option<(&'a SessionId, &'a Arc<dyn Store>)>,
     ) -> Self {
-        let (observer, delay) = (LeaseObserver::new(), Duration::from_millis(2));
-        Self { policy, cancel, session, observer, started: Instant::now(), delay, stale_attempts: 0 }
+        let (watch, delay) = (LeaseWatch::new(), Duration::from_millis(2));
+        Self { policy, cancel, session, watch, started: Instant::now(), delay, stale_attempts: 0 }
     }
 
-    /// Frees the session if the run that holds it has no driver any more. Returns true if it did.
-    async fn free_abandoned_session(&self) -> Result<bool, StoreError> {
+    /// Frees the session if the driver that holds it is gone. Returns true if it did.
+    async fn free_abandoned_session(&mut self) -> Result<bool, StoreError> {
         let Some((session, store)) = self.session else { return Ok(false) };
         let Some(holder) = store.session_holder(session).await? else { return Ok(true) };
-        match self.observer.observe(&**store, &holder).await? {
+        match self.watch.look(holder.lease.clone()) {
             LeaseStanding::Free => Ok(true),
-            LeaseStanding::Abandoned(lease) => {
-                store.free_session(session, &holder, &lease).await?;
+            LeaseStanding::Abandoned(_) => {
+                store.free_session(session, &holder).await?;
                 Ok(true)
             }
             LeaseStanding::Held { .. } => Ok(false),
@@ -140,6 +140,11 @@ impl ForeignSessionHold {
         };
         let lease = SessionLease::acquire(session, policy, lease_duration, cancel).await?;
         Ok(Self { _guard: guard, lease })
+    }
+
+    /// Returns the right to append that the hold gives.
+    pub(super) fn fence(&self) -> SessionFence {
+        self.lease.as_ref().map_or(SessionFence::Unheld, SessionLease::fence)
     }
 
     /// Returns true if another driver may hold the session by now.

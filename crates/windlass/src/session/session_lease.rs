@@ -1,7 +1,8 @@
 //! The lease of a session whose runs are in other stores: claimed, renewed while a driver works, released when it leaves.
 //!
-//! Invariant: a driver that has lost the lease leaves its run and appends nothing more. Contenders take the lease over by
-//! observation, as they do with the lease of a run.
+//! Invariant: a driver that has lost the lease leaves its run and appends nothing more. The store compares the owner of the
+//! lease in the transaction of each append, so this holds for a driver that has not noticed, too. Contenders take the lease
+//! over by observation, as they do with the lease of a run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,19 +10,12 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
-use windlass_core::{canonical::Digest, id::SessionId};
 
-use super::{Session, SessionClaim};
+use super::{Session, SessionClaim, SessionFence};
 use crate::clock::RunClock;
 use crate::error::{RunError, StoreError};
 use crate::run::{CancelSignal, OnSessionBusy};
-use crate::store::{
-    LeaseClaim, LeaseOwner, LeaseStanding, LeaseWatch, ReceiptClaim, ReceiptKey, Store, StoredLease,
-    poll_interval,
-};
-
-/// Scope of the claims that stand for sessions.
-const CLAIM_SCOPE: &str = "windlass:session";
+use crate::store::{LeaseClaim, LeaseOwner, LeaseStanding, LeaseWatch, poll_interval};
 
 /// Number of attempts to take over a lease that changes each time.
 const MAX_TAKE_OVERS: u32 = 100;
@@ -90,6 +84,11 @@ impl SessionLease {
         Ok(Some(Self { session: session.clone(), owner, is_lost, renewal, is_released: false }))
     }
 
+    /// Returns the right to append that the lease gives.
+    pub(super) fn fence(&self) -> SessionFence {
+        SessionFence::Claim(self.owner.clone())
+    }
+
     /// Returns true if the lease may belong to another driver by now.
     pub(super) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
@@ -148,45 +147,4 @@ async fn renew_lease(
     }
     is_lost.store(true, Ordering::Relaxed);
     cancel.mark_lease_lost();
-}
-
-/// Claims a session in a store that also stores runs, with a claim of its receipts.
-///
-/// # Errors
-///
-/// Returns the error of the store.
-pub async fn claim_session_of_store(
-    store: &dyn Store,
-    session: &SessionId,
-    claim: LeaseClaim<'_>,
-    abandoned: Option<&StoredLease>,
-) -> Result<SessionClaim, StoreError> {
-    // A run of this store holds its session with its own lease.
-    if let Some(run) = store.session_holder(session).await?
-        && let Some(lease) = store.load_lease(&run).await?
-        && !abandoned.is_some_and(|abandoned| abandoned.is_same_beat(&lease))
-    {
-        return Ok(SessionClaim::Held(lease));
-    }
-    Ok(match store.claim_receipt(&claim_key(session), claim, abandoned).await? {
-        ReceiptClaim::Acquired { .. } | ReceiptClaim::Completed(_) => SessionClaim::Granted,
-        ReceiptClaim::InProgress(lease) => SessionClaim::Held(lease),
-    })
-}
-
-/// Releases a session that was claimed with [`claim_session_of_store`].
-///
-/// # Errors
-///
-/// Returns the error of the store.
-pub async fn release_session_of_store(
-    store: &dyn Store,
-    session: &SessionId,
-    owner: &str,
-) -> Result<(), StoreError> {
-    store.release_receipt(&claim_key(session), owner).await
-}
-
-fn claim_key(session: &SessionId) -> ReceiptKey {
-    ReceiptKey { scope: CLAIM_SCOPE.to_owned(), digest: Digest::of_text(session.as_str()) }
 }

@@ -8,7 +8,7 @@ use windlass_core::{
     item::Item,
 };
 
-use super::{SessionClaim, SessionState, SessionStore, SessionWrite};
+use super::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
 use crate::error::StoreError;
 use crate::store::{LeaseClaim, Store, StoredLease};
 
@@ -42,8 +42,12 @@ impl SessionStore for StoreSessions {
         Box::pin(async move { self.sessions()?.append_items(session, items).await })
     }
 
-    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(async move { self.sessions()?.append_run_items(write).await })
+    fn append_run_items(
+        &self,
+        write: SessionWrite,
+        fence: SessionFence,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move { self.sessions()?.append_run_items(write, fence).await })
     }
 
     fn run_position<'a>(

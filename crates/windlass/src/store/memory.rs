@@ -17,14 +17,12 @@ use super::memory_queue::MemoryQueue;
 use super::query::{StartSession, end_of_run, session_of_first_line};
 use super::{
     ApproverPolicy, DerivedWrites, Durability, HISTORY_ARTEFACT, JournalReader, Lease, LeaseClaim,
-    PostedDecision, ReceiptClaim, ReceiptKey, ReceiptWrite, RunQuery, RunStatus, SnapshotSegments, Store,
-    StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
+    PostedDecision, ReceiptClaim, ReceiptKey, ReceiptWrite, RunQuery, RunStatus, SessionHolder,
+    SnapshotSegments, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::error::{StoreError, StoreErrorKind};
 use crate::session::log::SessionLogs;
-use crate::session::{
-    SessionClaim, SessionState, SessionStore, SessionWrite, claim_session_of_store, release_session_of_store,
-};
+use crate::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
 
 /// A store in memory: it outlives runs, not the process.
 #[derive(Debug)]
@@ -220,37 +218,37 @@ impl MemoryState {
     }
 
     fn set_holder(&mut self, session: &SessionId, run: &RunId, epoch: u64) {
-        self.sessions.logs.entry(session.clone()).or_default().holder = Some((run.clone(), epoch));
+        let log = self.sessions.logs.entry(session.clone()).or_default();
+        (log.holder, log.claim) = (Some((run.clone(), epoch)), None);
     }
 
-    /// Returns the run that holds a session. A run without a driver holds none, whatever the session says.
-    fn find_holder(&self, session: &SessionId) -> Option<&RunId> {
-        let (run, epoch) = self.sessions.logs.get(session)?.holder.as_ref()?;
+    /// Returns the driver that holds a session. A run without a driver holds none, whatever the session says.
+    fn find_holder(&self, session: &SessionId) -> Option<SessionHolder> {
+        let log = self.sessions.logs.get(session)?;
+        if let Some(lease) = log.claim.clone() {
+            return Some(SessionHolder { run: None, lease });
+        }
+        let (run, epoch) = log.holder.as_ref()?;
         let held = self.queue.current_lease(self.runs.get(run)?.lease.as_ref());
-        held.filter(|lease| lease.epoch == *epoch).map(|_| run)
+        let lease = held.filter(|lease| lease.epoch == *epoch)?;
+        Some(SessionHolder { run: Some(run.clone()), lease })
     }
 
     fn check_session_free(&self, session: &SessionId, run: &RunId) -> Result<(), StoreError> {
-        match self.find_holder(session) {
-            Some(holder) if holder != run => Err(StoreError::session_busy(session, holder)),
-            _ => Ok(()),
-        }
+        SessionHolder::check_run(self.find_holder(session).as_ref(), session, run)
+    }
+
+    fn hold_session(&mut self, lease: &Lease, session: &SessionId) -> Result<(), StoreError> {
+        self.owned_run_mut(lease)?;
+        self.check_session_free(session, &lease.run)?;
+        self.set_holder(session, &lease.run, lease.epoch);
+        Ok(())
     }
 
     /// Returns the first segments of a run's snapshot.
     fn first_segments(&self, run: &RunId, count: u64) -> Vec<String> {
         let Some(run) = self.runs.get(run) else { return Vec::new() };
         run.segments.iter().take(usize::try_from(count).unwrap_or(usize::MAX)).cloned().collect()
-    }
-
-    /// Checks that the driver of a run still holds its session, before it appends.
-    fn check_holder(&mut self, session: &SessionId, lease: &Lease) -> Result<(), StoreError> {
-        match self.find_holder(session) {
-            Some(holder) if *holder == lease.run => {}
-            Some(holder) => return Err(StoreError::session_busy(session, holder)),
-            None => self.set_holder(session, &lease.run, lease.epoch),
-        }
-        Ok(())
     }
 }
 
@@ -382,7 +380,7 @@ impl Store for MemoryStore {
         async move {
             let mut kept = self.lock_state();
             for write in &writes.sessions {
-                kept.check_holder(&write.session, lease)?;
+                kept.hold_session(lease, &write.session)?;
                 write.is_new_at(kept.sessions.run_position(&write.session, &write.run))?;
             }
             kept.append_journal(lease, at, lines)?;
@@ -400,29 +398,18 @@ impl Store for MemoryStore {
     }
 
     fn hold_session<'a>(&'a self, lease: &'a Lease, session: &'a SessionId) -> StoreFuture<'a, ()> {
-        self.ready_result(|kept| {
-            kept.owned_run_mut(lease)?;
-            kept.check_session_free(session, &lease.run)?;
-            kept.set_holder(session, &lease.run, lease.epoch);
-            Ok(())
-        })
+        self.ready_result(|kept| kept.hold_session(lease, session))
     }
 
-    fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<RunId>> {
-        self.ready_result(|kept| Ok(kept.find_holder(session).cloned()))
+    fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<SessionHolder>> {
+        self.ready_result(|kept| Ok(kept.find_holder(session)))
     }
 
-    fn free_session<'a>(
-        &'a self,
-        session: &'a SessionId,
-        holder: &'a RunId,
-        abandoned: &'a StoredLease,
-    ) -> StoreFuture<'a, ()> {
+    fn free_session<'a>(&'a self, session: &'a SessionId, holder: &'a SessionHolder) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
-            let known = kept.stored_lease(holder).ok().flatten();
-            let is_abandoned = known.is_some_and(|known| abandoned.is_same_beat(&known));
-            if is_abandoned && kept.find_holder(session) == Some(holder) {
-                kept.sessions.logs.entry(session.clone()).or_default().holder = None;
+            if kept.find_holder(session).is_some_and(|known| known.is_same_beat(holder)) {
+                let log = kept.sessions.logs.entry(session.clone()).or_default();
+                (log.holder, log.claim) = (None, None);
             }
             Ok(())
         })
@@ -765,12 +752,22 @@ impl SessionStore for MemoryStore {
         })
     }
 
-    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.ready_result(|kept| match kept.find_holder(&write.session) {
-            Some(holder) if *holder != write.run && kept.runs.contains_key(&write.run) => {
-                Err(StoreError::session_busy(&write.session, holder))
-            }
-            _ => kept.sessions.append_run_items(write),
+    fn append_run_items(
+        &self,
+        write: SessionWrite,
+        fence: SessionFence,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.ready_result(|kept| {
+            let claim = match &fence {
+                SessionFence::Lease(lease) => {
+                    kept.hold_session(lease, &write.session)?;
+                    return kept.sessions.append_run_items(write);
+                }
+                SessionFence::Claim(owner) => Some(owner.as_str()),
+                SessionFence::Unheld => None,
+            };
+            SessionHolder::check_claim(kept.find_holder(&write.session).as_ref(), &write.session, claim)?;
+            kept.sessions.append_run_items(write)
         })
     }
 
@@ -797,7 +794,15 @@ impl SessionStore for MemoryStore {
         claim: LeaseClaim<'a>,
         abandoned: Option<&'a StoredLease>,
     ) -> BoxFuture<'a, Result<SessionClaim, StoreError>> {
-        Box::pin(claim_session_of_store(self, session, claim, abandoned))
+        self.ready_result(|kept| {
+            let beat = match SessionHolder::answer_claim(kept.find_holder(session), claim.owner, abandoned) {
+                Ok(beat) => beat,
+                Err(held) => return Ok(SessionClaim::Held(held)),
+            };
+            let log = kept.sessions.logs.entry(session.clone()).or_default();
+            (log.holder, log.claim) = (None, Some(StoredLease { beat, ..new_lease(claim, 0) }));
+            Ok(SessionClaim::Granted)
+        })
     }
 
     fn release_session<'a>(
@@ -805,7 +810,12 @@ impl SessionStore for MemoryStore {
         session: &'a SessionId,
         owner: &'a str,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(release_session_of_store(self, session, owner))
+        self.ready_result(|kept| {
+            if let Some(log) = kept.sessions.logs.get_mut(session) {
+                log.claim.take_if(|claim| claim.owner == owner);
+            }
+            Ok(())
+        })
     }
 
     fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::clock::RunClock;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::session::{SessionWrite, export_items};
+use crate::session::{SessionFence, SessionWrite, export_items};
 
 /// Number of lines, receipts or names that are copied at a time.
 const PAGE_SIZE: u32 = 512;
@@ -302,12 +302,13 @@ impl RunMigration<'_> {
             let bodies = source.load_snapshot_segments(run, u32::MAX.into()).await?;
             target.save_snapshot(to, snapshot, SnapshotSegments { first: 0, bodies }).await?;
         }
-        self.copy_position(run).await?;
+        self.copy_position(to).await?;
         Ok(count)
     }
 
     /// Copies the position of a run in its session, whose items are copied already.
-    async fn copy_position(&self, run: &RunId) -> Result<(), MigrationError> {
+    async fn copy_position(&self, lease: &Lease) -> Result<(), MigrationError> {
+        let run = &lease.run;
         let (Some(from), Some(to)) = (self.source.sessions(), self.target.sessions()) else { return Ok(()) };
         let first = self.source.load_journal_page(run, 0, 1).await?;
         let Some(StartSession { session, .. }) = first.first().and_then(session_of_first_line) else {
@@ -317,8 +318,8 @@ impl RunMigration<'_> {
         let known = to.run_position(&session, run).await?;
         if position > known {
             let items = Vec::new();
-            to.append_run_items(SessionWrite { session, run: run.clone(), from: known, to: position, items })
-                .await?;
+            let write = SessionWrite { session, run: run.clone(), from: known, to: position, items };
+            to.append_run_items(write, SessionFence::Lease(lease.clone())).await?;
         }
         Ok(())
     }

@@ -246,23 +246,23 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     ///
     /// Returns an error of the kind [`StoreErrorKind::SessionBusy`](crate::error::StoreErrorKind::SessionBusy) if the
-    /// driver of another run holds the session.
+    /// driver of another run holds the session, also by a claim ([`SessionStore::claim_session`]), and of the kind
+    /// [`StoreErrorKind::Fenced`](crate::error::StoreErrorKind::Fenced) if the lease was taken over.
     fn hold_session<'a>(&'a self, _lease: &'a Lease, _session: &'a SessionId) -> StoreFuture<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Returns the run whose driver holds a session, if there is one.
-    fn session_holder<'a>(&'a self, _session: &'a SessionId) -> StoreFuture<'a, Option<RunId>> {
+    /// Returns the driver that holds a session, if there is one.
+    fn session_holder<'a>(&'a self, _session: &'a SessionId) -> StoreFuture<'a, Option<SessionHolder>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// Frees a session from a run whose lease was observed to be abandoned. It has no effect if the run does not hold
-    /// the session, or if its lease has changed since.
+    /// Frees a session from a driver whose lease was observed to be abandoned. It has no effect if another driver holds
+    /// the session, or if the lease has changed since.
     fn free_session<'a>(
         &'a self,
         _session: &'a SessionId,
-        _holder: &'a RunId,
-        _abandoned: &'a StoredLease,
+        _holder: &'a SessionHolder,
     ) -> StoreFuture<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
@@ -464,6 +464,82 @@ pub trait JournalReader: Send + Sync + 'static {
 
     /// Reads an artefact of a run: see [`Store::load_artefact`].
     fn read_artefact(&self, run: &RunId, name: &str) -> Result<Option<Vec<u8>>, StoreError>;
+}
+
+/// The driver that holds a session: see [`Store::hold_session`] and [`SessionStore::claim_session`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionHolder {
+    /// The run of the driver; `None` if it is in another store.
+    pub run: Option<RunId>,
+    /// The lease of the run, or the claim of the session.
+    pub lease: StoredLease,
+}
+
+impl SessionHolder {
+    /// Returns true if this is the same driver, and it has not renewed its lease since.
+    pub fn is_same_beat(&self, other: &Self) -> bool {
+        self.run == other.run && self.lease.is_same_beat(&other.lease)
+    }
+
+    /// Creates the error for another driver that asks for the session.
+    pub fn busy_error(&self, session: &SessionId) -> StoreError {
+        match &self.run {
+            Some(run) => StoreError::session_busy(session, run),
+            None => StoreError::session_busy_elsewhere(session, &self.lease.owner),
+        }
+    }
+
+    /// Checks that the driver of a run of this store may append to a session with this holder, or hold it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::SessionBusy`](crate::error::StoreErrorKind::SessionBusy) if another
+    /// driver holds it.
+    pub fn check_run(holder: Option<&Self>, session: &SessionId, run: &RunId) -> Result<(), StoreError> {
+        match holder {
+            Some(holder) if holder.run.as_ref() != Some(run) => Err(holder.busy_error(session)),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Checks that a driver without a lease of this store may append to a session with this holder.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::SessionBusy`](crate::error::StoreErrorKind::SessionBusy) if it may
+    /// not: see [`SessionFence`](crate::session::SessionFence).
+    pub fn check_claim(
+        holder: Option<&Self>,
+        session: &SessionId,
+        claim: Option<&str>,
+    ) -> Result<(), StoreError> {
+        match (holder, claim) {
+            (None, None) => Ok(()),
+            (Some(Self { run: None, lease }), Some(owner)) if lease.owner == owner => Ok(()),
+            (Some(holder), _) => Err(holder.busy_error(session)),
+            (None, Some(_)) => Err(StoreError::session_lost(session)),
+        }
+    }
+
+    /// Returns the beat of a claim of a session with this holder: the next one of the same owner, otherwise 0.
+    ///
+    /// # Errors
+    ///
+    /// Returns the lease of the holder if the claim is not granted: see
+    /// [`SessionStore::claim_session`](crate::session::SessionStore::claim_session).
+    pub fn answer_claim(
+        holder: Option<Self>,
+        owner: &str,
+        abandoned: Option<&StoredLease>,
+    ) -> Result<u64, StoredLease> {
+        match holder {
+            Some(Self { run: None, lease }) if lease.owner == owner => Ok(lease.beat + 1),
+            Some(Self { lease, .. }) if !abandoned.is_some_and(|seen| seen.is_same_beat(&lease)) => {
+                Err(lease)
+            }
+            Some(_) | None => Ok(0),
+        }
+    }
 }
 
 /// The time by which appended lines must be durable.

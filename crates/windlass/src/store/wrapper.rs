@@ -11,8 +11,8 @@ use windlass_core::{
 
 use super::{
     ApproverPolicy, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
-    ReceiptClaim, ReceiptKey, RunQuery, RunStatus, SnapshotSegments, Store, StoreFuture, StoredLease,
-    StoredReceipt, StoredRun, StoredSnapshot,
+    ReceiptClaim, ReceiptKey, RunQuery, RunStatus, SessionHolder, SnapshotSegments, Store, StoreFuture,
+    StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::session::SessionStore;
 
@@ -138,18 +138,13 @@ pub trait StoreWrapper: Send + Sync + 'static {
     }
 
     /// Forwards [`Store::session_holder`].
-    fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<RunId>> {
+    fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<SessionHolder>> {
         self.wrap_operation(move || self.inner().session_holder(session))
     }
 
     /// Forwards [`Store::free_session`].
-    fn free_session<'a>(
-        &'a self,
-        session: &'a SessionId,
-        holder: &'a RunId,
-        abandoned: &'a StoredLease,
-    ) -> StoreFuture<'a, ()> {
-        self.wrap_operation(move || self.inner().free_session(session, holder, abandoned))
+    fn free_session<'a>(&'a self, session: &'a SessionId, holder: &'a SessionHolder) -> StoreFuture<'a, ()> {
+        self.wrap_operation(move || self.inner().free_session(session, holder))
     }
 
     /// Forwards [`Store::set_status`].
@@ -416,17 +411,12 @@ impl<W: StoreWrapper> Store for W {
         StoreWrapper::hold_session(self, lease, session)
     }
 
-    fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<RunId>> {
+    fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<SessionHolder>> {
         StoreWrapper::session_holder(self, session)
     }
 
-    fn free_session<'a>(
-        &'a self,
-        session: &'a SessionId,
-        holder: &'a RunId,
-        abandoned: &'a StoredLease,
-    ) -> StoreFuture<'a, ()> {
-        StoreWrapper::free_session(self, session, holder, abandoned)
+    fn free_session<'a>(&'a self, session: &'a SessionId, holder: &'a SessionHolder) -> StoreFuture<'a, ()> {
+        StoreWrapper::free_session(self, session, holder)
     }
 
     fn set_status<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreFuture<'a, ()> {

@@ -11,8 +11,8 @@ use windlass_core::{
 
 use super::check::{StoreCheck, lease_claim};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::session::{SessionState, SessionStore, SessionWrite};
-use crate::store::{DerivedWrites, Durability, Lease, Store};
+use crate::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
+use crate::store::{DerivedWrites, Durability, Lease, Store, StoredLease};
 
 /// Checks a store that keeps sessions; any other store passes.
 pub(super) async fn check_run_sessions<S, F, Fut>(make: &F)
@@ -27,6 +27,11 @@ where
     referenced_items_are_kept(StoreCheck("items that a run refers to are kept"), make().await).await;
     a_changed_session_is_stale(StoreCheck("a start on a changed session is stale"), make().await).await;
     one_run_holds_a_session(StoreCheck("one run holds a session"), make().await).await;
+    claims_and_runs_exclude_each_other(
+        StoreCheck("a claim and a run of the store do not hold a session together"),
+        make().await,
+    )
+    .await;
     run_items_are_added_once(StoreCheck("items of a run are added once, with its lines"), make().await).await;
 }
 
@@ -124,16 +129,15 @@ async fn one_run_holds_a_session<S: Store>(check: StoreCheck, store: S) {
     let busy = store.hold_session(&again, &session).await;
     check.expect_error("holding what another run holds", busy, StoreErrorKind::SessionBusy);
     let holder = check.expect_ok("reading the holder", store.session_holder(&session).await);
-    check.expect_equal("the holder", holder, Some(RunId::from("two")));
-    let seen = check.expect_ok("loading the lease", store.load_lease(&"two".into()).await);
-    let Some(seen) = seen else { panic!("the run has an owner") };
+    let Some(seen) = holder else { panic!("the run has an owner") };
+    check.expect_equal("the holder", seen.run.clone(), Some(RunId::from("two")));
     check.expect_ok("renewing", store.renew_lease(&two, Timestamp(1_700)).await);
-    check.expect_ok("freeing", store.free_session(&session, &"two".into(), &seen).await);
+    check.expect_ok("freeing", store.free_session(&session, &seen).await);
     let busy = store.hold_session(&again, &session).await;
     check.expect_error("holding what a live run holds", busy, StoreErrorKind::SessionBusy);
-    let seen = check.expect_ok("loading the lease", store.load_lease(&"two".into()).await);
+    let seen = check.expect_ok("reading the holder", store.session_holder(&session).await);
     let Some(seen) = seen else { panic!("the run has an owner") };
-    check.expect_ok("freeing", store.free_session(&session, &"two".into(), &seen).await);
+    check.expect_ok("freeing", store.free_session(&session, &seen).await);
     check.expect_ok("holding what was freed", store.hold_session(&again, &session).await);
     let write = SessionWrite {
         session: session.clone(),
@@ -144,9 +148,67 @@ async fn one_run_holds_a_session<S: Store>(check: StoreCheck, store: S) {
     };
     let late = store.append_with_writes(&two, 1, Vec::new(), Durability::Sync, derived(&write)).await;
     check.expect_error("adding to a session that was taken over", late, StoreErrorKind::SessionBusy);
-    let late = sessions(&store).append_run_items(write).await;
-    check.expect_error("adding to a session that was taken over", late, StoreErrorKind::SessionBusy);
+    for fence in [SessionFence::Lease(two), SessionFence::Unheld, SessionFence::Claim("x".to_owned())] {
+        let late = sessions(&store).append_run_items(write.clone(), fence).await;
+        check.expect_error("adding to a session that was taken over", late, StoreErrorKind::SessionBusy);
+    }
+    let fenced = sessions(&store).append_run_items(write.clone(), SessionFence::Lease(one.clone())).await;
+    check.expect_error("adding with a lease that was taken over", fenced, StoreErrorKind::Fenced);
+    let fenced = store.hold_session(&one, &session).await;
+    check.expect_error("holding with a lease that was taken over", fenced, StoreErrorKind::Fenced);
     check.expect_equal("the items", load(check, &store).await.items, Vec::new());
+}
+
+/// The driver of a run of another store and the driver of a run of this one never hold a session together, and neither
+/// appends after the other took over.
+async fn claims_and_runs_exclude_each_other<S: Store>(check: StoreCheck, store: S) {
+    let session = SessionId::from("s");
+    let claim = async |owner: &str, abandoned: Option<&StoredLease>| {
+        let claimed = sessions(&store).claim_session(&session, lease_claim(owner, 1_000), abandoned).await;
+        check.expect_ok("claiming", claimed)
+    };
+    if claim("ann", None).await == SessionClaim::ProcessLocal {
+        return;
+    }
+    let state = load(check, &store).await;
+    let busy = start_run(&store, "one", state.clone(), 1_000).await;
+    check.expect_error("starting while a claim holds the session", busy, StoreErrorKind::SessionBusy);
+    let holder = check.expect_ok("reading the holder", store.session_holder(&session).await);
+    let Some(ann) = holder else { panic!("the session is claimed") };
+    check.expect_equal("the run of a claimant", ann.run.clone(), None);
+    check.expect_equal("the claimant", ann.lease.owner.as_str(), "ann");
+    check.expect_equal("the renewal", claim("ann", None).await, SessionClaim::Granted);
+    check.expect_ok("freeing what was renewed", store.free_session(&session, &ann).await);
+    let busy = start_run(&store, "one", state.clone(), 1_000).await;
+    check.expect_error("starting while a claim holds the session", busy, StoreErrorKind::SessionBusy);
+    let holder = check.expect_ok("reading the holder", store.session_holder(&session).await);
+    let Some(ann) = holder else { panic!("the session is claimed") };
+    check.expect_ok("freeing", store.free_session(&session, &ann).await);
+    let one = check.expect_ok("starting", start_run(&store, "one", state, 1_000).await);
+    let of_run = |run: &str, text: &str| SessionWrite {
+        session: session.clone(),
+        run: run.into(),
+        from: 0,
+        to: 1,
+        items: user_items(&[text]),
+    };
+    let by = |owner: &str| SessionFence::Claim(owner.to_owned());
+    let late = sessions(&store).append_run_items(of_run("elsewhere", "late"), by("ann")).await;
+    check.expect_error("adding with a claim that was taken over", late, StoreErrorKind::SessionBusy);
+    let SessionClaim::Held(seen) = claim("bea", None).await else { panic!("the run holds the session") };
+    check.expect_ok("renewing", store.renew_lease(&one, Timestamp(1_700)).await);
+    let held = claim("bea", Some(&seen)).await;
+    let SessionClaim::Held(seen) = held else { panic!("the run has renewed its lease") };
+    check.expect_equal("the claim", claim("bea", Some(&seen)).await, SessionClaim::Granted);
+    let write = of_run("one", "late");
+    let late = store.append_with_writes(&one, 1, Vec::new(), Durability::Sync, derived(&write)).await;
+    check.expect_error("adding with lines after a claim", late, StoreErrorKind::SessionBusy);
+    let late = sessions(&store).append_run_items(write, SessionFence::Lease(one)).await;
+    check.expect_error("adding after a claim", late, StoreErrorKind::SessionBusy);
+    check.expect_equal("the items", load(check, &store).await.items, Vec::new());
+    let added = sessions(&store).append_run_items(of_run("elsewhere", "a"), by("bea")).await;
+    check.expect_ok("adding with the claim", added);
+    check.expect_equal("the items", load(check, &store).await.items, user_items(&["a"]));
 }
 
 /// The items alone, as what an append writes beside its lines.
@@ -165,7 +227,8 @@ async fn run_items_are_added_once<S: Store>(check: StoreCheck, store: S) {
     check.expect_equal("the items", load(check, &store).await.items, Vec::new());
     let added = store.append_with_writes(&lease, 1, lines, Durability::Sync, derived(&write)).await;
     check.expect_ok("adding", added);
-    check.expect_ok("adding again", sessions(&store).append_run_items(write).await);
+    let again = sessions(&store).append_run_items(write, SessionFence::Lease(lease)).await;
+    check.expect_ok("adding again", again);
     check.expect_equal("the items", load(check, &store).await.items, user_items(&["a"]));
     let position = sessions(&store).run_position(&"s".into(), &"one".into()).await;
     check.expect_equal("the position of the run", check.expect_ok("reading", position), 1);

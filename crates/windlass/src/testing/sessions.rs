@@ -8,7 +8,7 @@ use windlass_core::{id::SessionId, item::Item};
 
 use super::check::{StoreCheck, lease_claim, stored_lease};
 use crate::error::StoreErrorKind;
-use crate::session::{SessionClaim, SessionState, SessionStore};
+use crate::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
 use crate::store::StoredLease;
 
 /// Checks the contract of a session store. `make` creates an empty store for each check.
@@ -55,9 +55,26 @@ async fn one_driver_holds_a_session<S: SessionStore>(check: StoreCheck, store: S
     let seen = stored_lease("ann", 0, 1, 2_000);
     let taken = claim("bea", 3_000, Some(&seen)).await;
     check.expect_equal("a claim that was seen unchanged", taken, SessionClaim::Granted);
+    let write = |text: &str| SessionWrite {
+        session: session.clone(),
+        run: "elsewhere".into(),
+        from: 0,
+        to: 1,
+        items: vec![Arc::new(Item::user(text))],
+    };
+    for fence in [SessionFence::Claim("ann".to_owned()), SessionFence::Unheld] {
+        let late = store.append_run_items(write("late"), fence).await;
+        check.expect_error("adding after the claim was taken over", late, StoreErrorKind::SessionBusy);
+    }
+    let added = store.append_run_items(write("in time"), SessionFence::Claim("bea".to_owned())).await;
+    check.expect_ok("adding with the claim", added);
+    let items = load_state(check, &store, "s").await.items;
+    check.expect_equal("the items", items, vec![Arc::new(Item::user("in time"))]);
     check.expect_ok("releasing too late", store.release_session(&session, "ann").await);
     check.expect_equal("the claim of the next", claim("cem", 3_001, None).await, held("bea", 0, 3_000));
     check.expect_ok("releasing", store.release_session(&session, "bea").await);
+    let late = store.append_run_items(write("late"), SessionFence::Claim("bea".to_owned())).await;
+    check.expect_error("adding after the claim was released", late, StoreErrorKind::SessionBusy);
     check.expect_equal("a free session", claim("cem", 3_002, None).await, SessionClaim::Granted);
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use windlass_core::{
     id::{RunId, SessionId},
     item::Item,
@@ -10,12 +10,13 @@ use windlass_core::{
 };
 
 use super::file::SqliteError;
-use super::sessions::{find_or_create, find_session, load_range};
-use super::{artefacts, from_sql_integer, runs, to_sql_integer};
+use super::runs::{OwnedLeaseClaim, to_sql_millis};
+use super::sessions::{append_run_items, find_or_create, find_session, load_range};
+use super::{artefacts, from_sql_integer, runs, to_sql_integer, to_sql_time};
 use crate::error::StoreError;
-use crate::session::SessionWrite;
+use crate::session::{SessionClaim, SessionFence, SessionWrite};
 use crate::store::query::{StartSession, session_of_first_line};
-use crate::store::{HISTORY_ARTEFACT, Lease, StoredLease};
+use crate::store::{HISTORY_ARTEFACT, Lease, SessionHolder, StoredLease};
 
 /// Records the items that a new run refers to, and holds the session for it.
 pub(super) fn begin_run(
@@ -98,62 +99,108 @@ pub(super) fn delete_unreferenced(db: &Connection, session: &SessionId) -> Resul
 
 /// Holds a session for the driver of a run, as long as it has the run's lease.
 pub(super) fn hold_session(db: &Connection, lease: &Lease, session: &SessionId) -> Result<(), SqliteError> {
+    runs::find_owned_run(db, lease)?;
+    hold_for_owner(db, lease, session)
+}
+
+/// Holds a session for the driver of a run, whose lease is current.
+fn hold_for_owner(db: &Connection, lease: &Lease, session: &SessionId) -> Result<(), SqliteError> {
     let row = find_or_create(db, session)?;
-    match find_holder(db, session)? {
-        Some(holder) if holder != lease.run => Err(StoreError::session_busy(session, &holder).into()),
-        _ => set_holder(db, row.id, lease),
+    let holder = find_holder(db, session)?;
+    SessionHolder::check_run(holder.as_ref(), session, &lease.run)?;
+    if holder.is_some() {
+        return Ok(());
     }
-}
-
-/// Frees a session from a run whose lease is still the one that was observed.
-pub(super) fn free_session(
-    db: &Connection,
-    session: &SessionId,
-    holder: &RunId,
-    abandoned: &StoredLease,
-) -> Result<(), SqliteError> {
-    let known = runs::find_lease(db, holder)?.and_then(|(_, lease)| lease);
-    if known.is_some_and(|known| abandoned.is_same_beat(&known)) {
-        let update = "UPDATE sessions SET holder = NULL, epoch = NULL WHERE name = ?1 AND holder = ?2";
-        db.prepare_cached(update)?.execute([session.as_str(), holder.as_str()])?;
-    }
-    Ok(())
-}
-
-/// Checks that the driver of a run still holds its session, before it appends.
-pub(super) fn check_holder(db: &Connection, session: &SessionId, lease: &Lease) -> Result<(), SqliteError> {
-    match find_holder(db, session)? {
-        Some(holder) if holder == lease.run => Ok(()),
-        Some(holder) => Err(StoreError::session_busy(session, &holder).into()),
-        None => {
-            let row = find_or_create(db, session)?;
-            set_holder(db, row.id, lease)
-        }
-    }
-}
-
-/// Checks that no other run holds the session that a run of this store appends to.
-pub(super) fn check_run_may_append(db: &Connection, write: &SessionWrite) -> Result<(), SqliteError> {
-    let is_known = || db.prepare_cached("SELECT 1 FROM runs WHERE name = ?1")?.exists([write.run.as_str()]);
-    match find_holder(db, &write.session)? {
-        Some(holder) if holder != write.run && is_known()? => {
-            Err(StoreError::session_busy(&write.session, &holder).into())
-        }
-        _ => Ok(()),
-    }
-}
-
-fn set_holder(db: &Connection, session: i64, lease: &Lease) -> Result<(), SqliteError> {
-    let update = "UPDATE sessions SET holder = ?2, epoch = ?3 WHERE id = ?1";
-    let values = params![session, lease.run.as_str(), to_sql_integer(lease.epoch)?];
+    let update = "UPDATE sessions SET holder = ?2, epoch = ?3, claimant = NULL WHERE id = ?1";
+    let values = params![row.id, lease.run.as_str(), to_sql_integer(lease.epoch)?];
     db.prepare_cached(update)?.execute(values)?;
     Ok(())
 }
 
-/// Returns the run that holds a session. A run without a driver holds none, whatever the session says.
-pub(super) fn find_holder(db: &Connection, session: &SessionId) -> Result<Option<RunId>, SqliteError> {
-    let select = "SELECT runs.name FROM sessions JOIN runs ON runs.name = sessions.holder
-        WHERE sessions.name = ?1 AND runs.epoch = sessions.epoch AND runs.owner IS NOT NULL";
-    let found = db.prepare_cached(select)?.query_row([session.as_str()], |row| row.get::<_, String>(0));
-    Ok(found.optional()?.map(RunId::from))
+/// Claims a session for a driver whose run is in another store.
+pub(super) fn claim_session(
+    db: &Connection,
+    session: &SessionId,
+    by: &OwnedLeaseClaim,
+    abandoned: Option<&StoredLease>,
+) -> Result<SessionClaim, SqliteError> {
+    let row = find_or_create(db, session)?;
+    let beat = match SessionHolder::answer_claim(find_holder(db, session)?, &by.owner, abandoned) {
+        Ok(beat) => to_sql_integer(beat)?,
+        Err(held) => return Ok(SessionClaim::Held(held)),
+    };
+    let update = "UPDATE sessions SET holder = NULL, epoch = NULL, claimant = ?2, beat = ?3, lease_ms = ?4, renewed = ?5
+        WHERE id = ?1";
+    let (duration, now) = (to_sql_millis(by.duration), to_sql_time(by.now));
+    db.prepare_cached(update)?.execute(params![row.id, by.owner, beat, duration, now])?;
+    Ok(SessionClaim::Granted)
+}
+
+/// Releases the claim of a session, if `owner` holds it.
+pub(super) fn release_claim(db: &Connection, session: &SessionId, owner: &str) -> Result<(), SqliteError> {
+    let update = "UPDATE sessions SET claimant = NULL WHERE name = ?1 AND claimant = ?2";
+    db.prepare_cached(update)?.execute([session.as_str(), owner])?;
+    Ok(())
+}
+
+/// Frees a session from a driver whose lease is still the one that was observed.
+pub(super) fn free_session(
+    db: &Connection,
+    session: &SessionId,
+    abandoned: &SessionHolder,
+) -> Result<(), SqliteError> {
+    if find_holder(db, session)?.is_some_and(|holder| holder.is_same_beat(abandoned)) {
+        let update = "UPDATE sessions SET holder = NULL, epoch = NULL, claimant = NULL WHERE name = ?1";
+        db.prepare_cached(update)?.execute([session.as_str()])?;
+    }
+    Ok(())
+}
+
+/// Appends the items of a run to the session in its store, together with its lines. The lease is current.
+pub(super) fn append_with_lines(
+    db: &Connection,
+    lease: &Lease,
+    write: &SessionWrite,
+) -> Result<(), SqliteError> {
+    hold_for_owner(db, lease, &write.session)?;
+    append_run_items(db, write)
+}
+
+/// Appends the items of a run, if its driver may append to the session.
+pub(super) fn append_fenced(
+    db: &Connection,
+    write: &SessionWrite,
+    fence: &SessionFence,
+) -> Result<(), SqliteError> {
+    match fence {
+        SessionFence::Lease(lease) => hold_session(db, lease, &write.session)?,
+        SessionFence::Claim(owner) => check_claim(db, &write.session, Some(owner))?,
+        SessionFence::Unheld => check_claim(db, &write.session, None)?,
+    }
+    append_run_items(db, write)
+}
+
+fn check_claim(db: &Connection, session: &SessionId, claim: Option<&str>) -> Result<(), SqliteError> {
+    let holder = find_holder(db, session)?;
+    Ok(SessionHolder::check_claim(holder.as_ref(), session, claim)?)
+}
+
+/// Returns the driver that holds a session. A run without a driver holds none, whatever the session says.
+pub(super) fn find_holder(
+    db: &Connection,
+    session: &SessionId,
+) -> Result<Option<SessionHolder>, SqliteError> {
+    let select = "SELECT holder, epoch, claimant, beat, lease_ms, renewed FROM sessions WHERE name = ?1";
+    let mut select = db.prepare_cached(select)?;
+    let mut rows = select.query([session.as_str()])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    if let Some(lease) = runs::read_lease(row, 2, 0)? {
+        return Ok(Some(SessionHolder { run: None, lease }));
+    }
+    let (Some(run), Some(epoch)) = (row.get::<_, Option<String>>(0)?, row.get::<_, Option<i64>>(1)?) else {
+        return Ok(None);
+    };
+    let (run, epoch) = (RunId::from(run), from_sql_integer(epoch)?);
+    let held = runs::find_lease(db, &run)?.and_then(|(_, lease)| lease).filter(|lease| lease.epoch == epoch);
+    Ok(held.map(|lease| SessionHolder { run: Some(run), lease }))
 }

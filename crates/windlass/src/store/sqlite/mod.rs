@@ -42,8 +42,8 @@ pub use self::warnings::StoreWarning;
 use self::writer::{AckLevel, RequestSubject, SqliteWriter, WriteTx};
 use super::{
     ApproverPolicy, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
-    ReceiptClaim, ReceiptKey, RunQuery, RunStatus, SnapshotSegments, Store, StoreFuture, StoredLease,
-    StoredReceipt, StoredRun, StoredSnapshot,
+    ReceiptClaim, ReceiptKey, RunQuery, RunStatus, SessionHolder, SnapshotSegments, Store, StoreFuture,
+    StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::error::StoreError;
 use crate::session::SessionStore;
@@ -399,10 +399,10 @@ impl Store for SqliteStore {
             };
             let append = move |desk: &mut WriteTx<'_>| {
                 runs::append_journal(desk, &owned, at, &lines)?;
-                writes.sessions.iter().try_for_each(|write| {
-                    history::check_holder(desk.db, &write.session, &owned)?;
-                    sessions::append_run_items(desk.db, write)
-                })?;
+                writes
+                    .sessions
+                    .iter()
+                    .try_for_each(|write| history::append_with_lines(desk.db, &owned, write))?;
                 writes.receipts.iter().try_for_each(|receipt| receipts::save_receipt(desk.db, receipt))
             };
             writer.submit_append(lease, when, append).await
@@ -427,22 +427,17 @@ impl Store for SqliteStore {
         })
     }
 
-    fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<RunId>> {
+    fn session_holder<'a>(&'a self, session: &'a SessionId) -> StoreFuture<'a, Option<SessionHolder>> {
         let session = session.clone();
         let about = RequestSubject::Session(session.clone());
         self.readers.run_read(about, move |db| history::find_holder(db, &session))
     }
 
-    fn free_session<'a>(
-        &'a self,
-        session: &'a SessionId,
-        holder: &'a RunId,
-        abandoned: &'a StoredLease,
-    ) -> StoreFuture<'a, ()> {
-        let (session, holder, abandoned) = (session.clone(), holder.clone(), abandoned.clone());
+    fn free_session<'a>(&'a self, session: &'a SessionId, holder: &'a SessionHolder) -> StoreFuture<'a, ()> {
+        let (session, holder) = (session.clone(), holder.clone());
         let about = RequestSubject::Session(session.clone());
         self.submit_write(about, AckLevel::Committed, move |desk| {
-            history::free_session(desk.db, &session, &holder, &abandoned)
+            history::free_session(desk.db, &session, &holder)
         })
     }
 

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 pub(super) const APPLICATION_ID: i32 = 0x574E_444C;
 
 /// Schema version that is written. This and all earlier versions can be read.
-pub(super) const SCHEMA_VERSION: i32 = 3;
+pub(super) const SCHEMA_VERSION: i32 = 4;
 
 /// Schema version 1.
 ///
@@ -138,6 +138,9 @@ pub(super) fn migrate_schema(db: &Connection) -> Result<(), rusqlite::Error> {
     }
     if version < 3 {
         db.execute_batch(super::schedules::SCHEMA_V3)?;
+    }
+    if version < 4 {
+        db.execute_batch(super::sessions::SCHEMA_V4)?;
         db.pragma_update(None, "user_version", SCHEMA_VERSION)?;
     }
     Ok(())
@@ -154,6 +157,7 @@ pub(super) fn create_schema(db: &Connection) -> Result<(), rusqlite::Error> {
     db.execute_batch(super::sessions::SCHEMA_V1)?;
     db.execute_batch(super::queue::SCHEMA_V2)?;
     db.execute_batch(super::schedules::SCHEMA_V3)?;
+    db.execute_batch(super::sessions::SCHEMA_V4)?;
     db.execute("INSERT INTO store (id, commits) VALUES (?1, 0)", [uuid::Uuid::now_v7().to_string()])?;
     db.pragma_update(None, "application_id", APPLICATION_ID)?;
     db.pragma_update(None, "user_version", SCHEMA_VERSION)

@@ -8,12 +8,11 @@ use windlass_core::{
     item::Item,
 };
 
+use super::runs::OwnedLeaseClaim;
 use super::writer::{AckLevel, RequestSubject};
 use super::{SqliteStore, history, sessions};
 use crate::error::StoreError;
-use crate::session::{
-    SessionClaim, SessionState, SessionStore, SessionWrite, claim_session_of_store, release_session_of_store,
-};
+use crate::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
 use crate::store::{LeaseClaim, StoredLease};
 
 impl SessionStore for SqliteStore {
@@ -36,11 +35,14 @@ impl SessionStore for SqliteStore {
         })
     }
 
-    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn append_run_items(
+        &self,
+        write: SessionWrite,
+        fence: SessionFence,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
         let about = RequestSubject::Session(write.session.clone());
         self.submit_write(about, AckLevel::Synced, move |desk| {
-            history::check_run_may_append(desk.db, &write)?;
-            sessions::append_run_items(desk.db, &write)
+            history::append_fenced(desk.db, &write, &fence)
         })
     }
 
@@ -74,7 +76,11 @@ impl SessionStore for SqliteStore {
         claim: LeaseClaim<'a>,
         abandoned: Option<&'a StoredLease>,
     ) -> BoxFuture<'a, Result<SessionClaim, StoreError>> {
-        Box::pin(claim_session_of_store(self, session, claim, abandoned))
+        let (session, by, abandoned) = (session.clone(), OwnedLeaseClaim::from(claim), abandoned.cloned());
+        let about = RequestSubject::Session(session.clone());
+        self.submit_write(about, AckLevel::Committed, move |desk| {
+            history::claim_session(desk.db, &session, &by, abandoned.as_ref())
+        })
     }
 
     fn release_session<'a>(
@@ -82,7 +88,11 @@ impl SessionStore for SqliteStore {
         session: &'a SessionId,
         owner: &'a str,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(release_session_of_store(self, session, owner))
+        let (session, owner) = (session.clone(), owner.to_owned());
+        let about = RequestSubject::Session(session.clone());
+        self.submit_write(about, AckLevel::Committed, move |desk| {
+            history::release_claim(desk.db, &session, &owner)
+        })
     }
 
     fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {

@@ -57,6 +57,14 @@ pub(super) const SCHEMA_V1: &str = "
     ) STRICT, WITHOUT ROWID;
 ";
 
+/// Columns that schema version 4 adds: the claim of a driver whose run is in another store, as the lease of a run.
+pub(super) const SCHEMA_V4: &str = "
+    ALTER TABLE sessions ADD COLUMN claimant TEXT;
+    ALTER TABLE sessions ADD COLUMN beat INTEGER;
+    ALTER TABLE sessions ADD COLUMN lease_ms INTEGER;
+    ALTER TABLE sessions ADD COLUMN renewed INTEGER;
+";
+
 /// A row of a session.
 pub(super) struct SessionRow {
     pub(super) id: i64,
