@@ -127,6 +127,11 @@ impl Database {
         Self { config, schema, idle: Arc::default(), permits }
     }
 
+    /// Creates a pool of one connection to the same database, for a runtime of its own.
+    pub(crate) fn with_one_connection(&self) -> Self {
+        Self::new(self.config.clone(), self.schema.clone(), 1)
+    }
+
     pub(crate) fn schema(&self) -> &str {
         &self.schema
     }

@@ -16,6 +16,7 @@
 
 mod append;
 mod artefacts;
+mod blocking_reader;
 mod convert;
 mod database;
 mod decisions;
@@ -41,6 +42,7 @@ use windlass::error::StoreError;
 use windlass::store::ApproverPolicy;
 
 use crate::append::AppendQueue;
+use crate::blocking_reader::BlockingReader;
 use crate::database::Database;
 use crate::session_appends::SessionAppends;
 use crate::work_hint::WorkHint;
@@ -58,6 +60,7 @@ pub struct PostgresStore {
     database: Arc<Database>,
     appends: AppendQueue,
     session_appends: SessionAppends,
+    reader: Arc<BlockingReader>,
     store_id: String,
     snapshot_interval: u64,
     mac_keys: Option<Arc<MacKeyring>>,
@@ -120,10 +123,12 @@ impl PostgresStore {
         let appends = AppendQueue::start(database.clone());
         let session_appends = SessionAppends::start(database.clone());
         let work_hint = WorkHint::start(database.clone());
+        let reader = Arc::new(BlockingReader::new(database.clone()));
         Ok(Self {
             database,
             appends,
             session_appends,
+            reader,
             store_id,
             snapshot_interval,
             mac_keys: None,

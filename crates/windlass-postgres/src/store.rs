@@ -9,9 +9,9 @@ use windlass::core::item::{Item, OutputContent};
 use windlass::core::journal::{HistoryReference, JournalLine};
 use windlass::session::SessionStore;
 use windlass::store::{
-    ApproverPolicy, DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey,
-    ReceiptWrite, RunQuery, RunStatus, SessionHolder, SnapshotSegments, Store, StoreFuture, StoredLease,
-    StoredReceipt, StoredRun, StoredSnapshot,
+    ApproverPolicy, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
+    ReceiptClaim, ReceiptKey, ReceiptWrite, RunQuery, RunStatus, SessionHolder, SnapshotSegments, Store,
+    StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
 
 use crate::database::{TransactionMode, transact};
@@ -165,6 +165,10 @@ impl Store for PostgresStore {
             ))
         }
         .boxed()
+    }
+
+    fn journal_reader(&self) -> Option<Arc<dyn JournalReader>> {
+        Some(self.reader.clone())
     }
 
     fn snapshot_interval(&self) -> Option<u64> {

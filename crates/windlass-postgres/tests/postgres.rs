@@ -6,6 +6,7 @@
 mod pooler;
 #[allow(dead_code, reason = "the tests of the command use the rest")]
 mod server;
+mod snapshots;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
