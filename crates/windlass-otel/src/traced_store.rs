@@ -10,12 +10,12 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot};
 use windlass::core::{
-    id::{AgentName, RunId},
+    id::RunId,
     journal::{JournalEntry, JournalLine, JournalRecord, decode_record},
 };
 use windlass::error::StoreError;
 use windlass::session::SessionStore;
-use windlass::store::{DerivedWrites, Durability, Lease, LeaseClaim, Store, StoreFuture, StoreWrapper};
+use windlass::store::{AppendOrigin, JournalAppend, Store, StoreFuture, StoreWrapper};
 
 use crate::export::SpanSender;
 use crate::journal_spans::JournalSpans;
@@ -84,55 +84,25 @@ impl StoreWrapper for TracedStore {
         &*self.inner
     }
 
-    fn create_run<'a>(
+    fn wrap_append<'a, T: Send + 'a>(
         &'a self,
-        run: &'a RunId,
-        agent: &'a AgentName,
-        claim: LeaseClaim<'a>,
-        lines: Vec<JournalLine>,
-    ) -> StoreFuture<'a, Lease> {
+        append: JournalAppend<'a>,
+        operation: impl FnOnce(Vec<JournalLine>) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
         async move {
-            let copy = if self.sender.is_sampled(run) { lines.clone() } else { Vec::new() };
-            let lease = self.inner.create_run(run, agent, claim, lines).await?;
-            self.trace(run, 0, copy);
-            Ok(lease)
+            let JournalAppend { run, at, lines, origin } = append;
+            // The spans of a run from another store were sent when it was driven.
+            let is_traced = origin == AppendOrigin::Driver && self.sender.is_sampled(run);
+            let copy = if is_traced { lines.clone() } else { Vec::new() };
+            let result = operation(lines).await?;
+            self.trace(run, at, copy);
+            Ok(result)
         }
         .boxed()
-    }
-
-    fn append_journal<'a>(
-        &'a self,
-        lease: &'a Lease,
-        at: u64,
-        lines: Vec<JournalLine>,
-        durability: Durability,
-    ) -> StoreFuture<'a, ()> {
-        StoreWrapper::append_with_writes(self, lease, at, lines, durability, DerivedWrites::default())
     }
 
     fn sessions(&self) -> Option<&dyn SessionStore> {
         self.inner.sessions()
-    }
-
-    fn append_with_writes<'a>(
-        &'a self,
-        lease: &'a Lease,
-        at: u64,
-        lines: Vec<JournalLine>,
-        durability: Durability,
-        writes: DerivedWrites,
-    ) -> StoreFuture<'a, ()> {
-        async move {
-            let copy = if self.sender.is_sampled(&lease.run) { lines.clone() } else { Vec::new() };
-            if writes.is_empty() {
-                self.inner.append_journal(lease, at, lines, durability).await?;
-            } else {
-                self.inner.append_with_writes(lease, at, lines, durability, writes).await?;
-            }
-            self.trace(&lease.run, at, copy);
-            Ok(())
-        }
-        .boxed()
     }
 }
 

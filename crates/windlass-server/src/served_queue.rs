@@ -6,14 +6,12 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::{Notify, watch};
 use windlass::core::{
-    id::{AgentName, RunId, Timestamp},
+    id::{RunId, Timestamp},
     journal::JournalLine,
 };
 use windlass::fleet::{QueueOrder, QueueWrapper, RunDeparture, RunQueue, RunSubmission, SubmitResult};
 use windlass::session::SessionStore;
-use windlass::store::{
-    DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, RunStatus, Store, StoreFuture, StoreWrapper,
-};
+use windlass::store::{JournalAppend, Lease, PostedDecision, RunStatus, Store, StoreFuture, StoreWrapper};
 
 use crate::lock_unpoisoned;
 
@@ -130,50 +128,16 @@ impl StoreWrapper for ServedQueue {
         &*self.inner
     }
 
-    fn create_run<'a>(
+    fn wrap_append<'a, T: Send + 'a>(
         &'a self,
-        run: &'a RunId,
-        agent: &'a AgentName,
-        claim: LeaseClaim<'a>,
-        lines: Vec<JournalLine>,
-    ) -> StoreFuture<'a, Lease> {
-        self.announced(run, self.inner.create_run(run, agent, claim, lines))
-    }
-
-    fn import_run<'a>(
-        &'a self,
-        run: &'a RunId,
-        agent: &'a AgentName,
-        claim: LeaseClaim<'a>,
-        lines: Vec<JournalLine>,
-        history: Vec<u8>,
-    ) -> StoreFuture<'a, Lease> {
-        self.announced(run, self.inner.import_run(run, agent, claim, lines, history))
-    }
-
-    fn append_journal<'a>(
-        &'a self,
-        lease: &'a Lease,
-        at: u64,
-        lines: Vec<JournalLine>,
-        durability: Durability,
-    ) -> StoreFuture<'a, ()> {
-        self.announced(&lease.run, self.inner.append_journal(lease, at, lines, durability))
+        append: JournalAppend<'a>,
+        operation: impl FnOnce(Vec<JournalLine>) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        self.announced(append.run, operation(append.lines))
     }
 
     fn sessions(&self) -> Option<&dyn SessionStore> {
         self.inner.sessions()
-    }
-
-    fn append_with_writes<'a>(
-        &'a self,
-        lease: &'a Lease,
-        at: u64,
-        lines: Vec<JournalLine>,
-        durability: Durability,
-        writes: DerivedWrites,
-    ) -> StoreFuture<'a, ()> {
-        self.announced(&lease.run, self.inner.append_with_writes(lease, at, lines, durability, writes))
     }
 
     fn set_status<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreFuture<'a, ()> {

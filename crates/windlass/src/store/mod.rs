@@ -48,7 +48,7 @@ pub use query::{RunCursor, RunQuery, StartSession, end_of_run, list_all_runs, se
 pub use retention::{RetentionPolicy, apply_retention};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStore, StoreWarning, WriterStats};
-pub use wrapper::StoreWrapper;
+pub use wrapper::{AppendOrigin, JournalAppend, StoreWrapper};
 
 pub(crate) use lease::{DEFAULT_LEASE_DURATION, LeaseHeartbeat};
 pub(crate) use lease_observer::{AcquiredLease, LeaseWatch, acquire_lease, poll_interval};

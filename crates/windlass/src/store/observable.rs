@@ -19,7 +19,7 @@ use windlass_core::{
 };
 
 use super::open::{OpenRunError, load_history};
-use super::{DerivedWrites, Durability, Lease, Store, StoreFuture, StoreWrapper};
+use super::{JournalAppend, Store, StoreFuture, StoreWrapper};
 use crate::error::StoreError;
 use crate::session::SessionStore;
 
@@ -118,43 +118,27 @@ impl StoreWrapper for ObservableStore {
         &*self.inner
     }
 
-    fn append_journal<'a>(
+    fn wrap_append<'a, T: Send + 'a>(
         &'a self,
-        lease: &'a Lease,
-        at: u64,
-        lines: Vec<JournalLine>,
-        durability: Durability,
-    ) -> StoreFuture<'a, ()> {
-        StoreWrapper::append_with_writes(self, lease, at, lines, durability, DerivedWrites::default())
+        append: JournalAppend<'a>,
+        operation: impl FnOnce(Vec<JournalLine>) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        async move {
+            let JournalAppend { run, at, lines, .. } = append;
+            let end = at + lines.len() as u64;
+            let copy = self.feed(run).map(|_| lines.clone()).unwrap_or_default();
+            let result = operation(lines).await?;
+            // Somebody may have subscribed meanwhile.
+            if let Some(feed) = self.feed(run) {
+                feed.publish(end, copy);
+            }
+            Ok(result)
+        }
+        .boxed()
     }
 
     fn sessions(&self) -> Option<&dyn SessionStore> {
         self.inner.sessions()
-    }
-
-    fn append_with_writes<'a>(
-        &'a self,
-        lease: &'a Lease,
-        at: u64,
-        lines: Vec<JournalLine>,
-        durability: Durability,
-        writes: DerivedWrites,
-    ) -> StoreFuture<'a, ()> {
-        async move {
-            let end = at + lines.len() as u64;
-            let copy = self.feed(&lease.run).map(|_| lines.clone()).unwrap_or_default();
-            if writes.is_empty() {
-                self.inner.append_journal(lease, at, lines, durability).await?;
-            } else {
-                self.inner.append_with_writes(lease, at, lines, durability, writes).await?;
-            }
-            // Somebody may have subscribed meanwhile.
-            if let Some(feed) = self.feed(&lease.run) {
-                feed.publish(end, copy);
-            }
-            Ok(())
-        }
-        .boxed()
     }
 }
 

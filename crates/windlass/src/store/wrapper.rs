@@ -16,10 +16,34 @@ use super::{
 };
 use crate::session::SessionStore;
 
+/// Lines on their way to the journal of a run.
+#[derive(Debug)]
+pub struct JournalAppend<'a> {
+    /// The run.
+    pub run: &'a RunId,
+    /// Sequence number of the first line.
+    pub at: u64,
+    /// The lines.
+    pub lines: Vec<JournalLine>,
+    /// The origin of the lines.
+    pub origin: AppendOrigin,
+}
+
+/// The origin of lines that are appended to a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppendOrigin {
+    /// A driver wrote them as the events happened.
+    Driver,
+    /// They are the journal of a run that comes from another store.
+    OtherStore,
+}
+
 /// A store that wraps another store. It is a [`Store`] itself; operations that it does not override are forwarded.
 ///
 /// Simulated and fault-injecting stores are wrappers. Forwarded operations pass through
-/// [`StoreWrapper::wrap_operation`], so that a delay or a fault for all of them is written once.
+/// [`StoreWrapper::wrap_operation`], so that a delay or a fault for all of them is written once. All operations that add
+/// lines to a journal pass through [`StoreWrapper::wrap_append`] before, so that a wrapper which follows the journals
+/// overrides one function.
 pub trait StoreWrapper: Send + Sync + 'static {
     /// Returns the wrapped store.
     fn inner(&self) -> &dyn Store;
@@ -30,6 +54,16 @@ pub trait StoreWrapper: Send + Sync + 'static {
         operation: impl FnOnce() -> StoreFuture<'a, T> + Send + 'a,
     ) -> StoreFuture<'a, T> {
         operation()
+    }
+
+    /// Wraps a forwarded operation that adds lines to a journal: the creation of a run, its import, and every append. The
+    /// operation starts when `operation` is called with the lines.
+    fn wrap_append<'a, T: Send + 'a>(
+        &'a self,
+        append: JournalAppend<'a>,
+        operation: impl FnOnce(Vec<JournalLine>) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        self.wrap_operation(move || operation(append.lines))
     }
 
     /// Forwards [`Store::store_id`].
@@ -55,7 +89,8 @@ pub trait StoreWrapper: Send + Sync + 'static {
         claim: LeaseClaim<'a>,
         lines: Vec<JournalLine>,
     ) -> StoreFuture<'a, Lease> {
-        self.wrap_operation(move || self.inner().create_run(run, agent, claim, lines))
+        let append = JournalAppend { run, at: 0, lines, origin: AppendOrigin::Driver };
+        self.wrap_append(append, move |lines| self.inner().create_run(run, agent, claim, lines))
     }
 
     /// Forwards [`Store::import_run`].
@@ -67,7 +102,8 @@ pub trait StoreWrapper: Send + Sync + 'static {
         lines: Vec<JournalLine>,
         history: Vec<u8>,
     ) -> StoreFuture<'a, Lease> {
-        self.wrap_operation(move || self.inner().import_run(run, agent, claim, lines, history))
+        let append = JournalAppend { run, at: 0, lines, origin: AppendOrigin::OtherStore };
+        self.wrap_append(append, move |lines| self.inner().import_run(run, agent, claim, lines, history))
     }
 
     /// Forwards [`Store::acquire_lease`].
@@ -103,7 +139,8 @@ pub trait StoreWrapper: Send + Sync + 'static {
         lines: Vec<JournalLine>,
         durability: Durability,
     ) -> StoreFuture<'a, ()> {
-        self.wrap_operation(move || self.inner().append_journal(lease, at, lines, durability))
+        let append = JournalAppend { run: &lease.run, at, lines, origin: AppendOrigin::Driver };
+        self.wrap_append(append, move |lines| self.inner().append_journal(lease, at, lines, durability))
     }
 
     /// Returns [`Store::sessions`]. A wrapper keeps no sessions by default.
@@ -121,7 +158,10 @@ pub trait StoreWrapper: Send + Sync + 'static {
         durability: Durability,
         writes: DerivedWrites,
     ) -> StoreFuture<'a, ()> {
-        self.wrap_operation(move || self.inner().append_with_writes(lease, at, lines, durability, writes))
+        let append = JournalAppend { run: &lease.run, at, lines, origin: AppendOrigin::Driver };
+        self.wrap_append(append, move |lines| {
+            self.inner().append_with_writes(lease, at, lines, durability, writes)
+        })
     }
 
     /// Forwards [`Store::load_history`].
