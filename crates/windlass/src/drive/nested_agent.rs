@@ -17,6 +17,7 @@ use super::call::CallExecution;
 use crate::agent::{Agent, AgentGraph};
 use crate::error::RunError;
 use crate::guardrail::panic_message;
+use crate::observe::trace_span::in_nested_agent_spans;
 use crate::run::{DriveError, RunExit, budgets_with};
 use crate::tasks::{EndingFailure, sleep_or_pending};
 use crate::tool::{EndedAgent, ToolBody, result_for_error, tool_timeout_failure};
@@ -84,7 +85,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let timeout = tool_timeout_failure(&work.prepared.tool, &work.ctx);
         let ending_failure = driver.ending_failure.clone();
         let driven = {
-            let mut driving = AssertUnwindSafe(driver.drive_boxed()).catch_unwind();
+            let driving = in_nested_agent_spans(&work.ctx, agent.name(), driver.drive_boxed());
+            let mut driving = AssertUnwindSafe(driving).catch_unwind();
             tokio::select! {
                 biased;
                 driven = &mut driving => driven,

@@ -9,6 +9,7 @@ use crate::artefact::RunArtefacts;
 use crate::error::RunError;
 use crate::event::{EventEmitter, EventSender, RunEventKind};
 use crate::journal::{RunRecorder, WithheldOutputs};
+use crate::observe::trace_span::in_agent_span;
 use crate::redaction::SecretRegistry;
 use crate::run::{
     BudgetControl, CancelSignal, OpenRun, RunConfig, RunExit, RunResult, RunScope, key_scopes, open_run,
@@ -29,7 +30,7 @@ pub(crate) fn run_agent<C: Send + Sync + 'static>(
 ) -> BoxFuture<'static, Result<RunResult, RunError>> {
     // Boxed separately, so that the state of the start-up is freed before the run is driven.
     let beginning = start_driver(agent, origin, app, config, cancel, watched).boxed();
-    let run = async move {
+    let run = in_agent_span(async move {
         let (mut driver, is_fresh) = beginning.await?;
         let driven = async {
             if !is_fresh {
@@ -61,7 +62,7 @@ pub(crate) fn run_agent<C: Send + Sync + 'static>(
                 Err(error)
             }
         }
-    }
+    })
     .boxed();
     WokenRun::new(run).boxed()
 }

@@ -1,5 +1,6 @@
 //! The guardrails of a call, in order. One that fails blocks.
 
+use tracing::Instrument;
 use windlass_core::{
     failure::RunFailure,
     journal::{CallStatus, GuardrailOutcome, GuardrailRecord, GuardrailStage},
@@ -8,6 +9,7 @@ use windlass_core::{
 
 use super::{GuardrailError, ToolGuardrailVerdict};
 use crate::error::truncate_message;
+use crate::observe::trace_span::guardrail_span;
 use crate::tasks::CallStop;
 use crate::tool::{Tool, ToolContext};
 
@@ -51,7 +53,9 @@ pub(crate) async fn check_call_input<C: Send + Sync + 'static>(
 ) -> Option<GateVerdict> {
     let status = CallStatus::BlockedByGuardrail;
     for guardrail in &tool.input_guardrails {
-        let verdict = stop.unless_stopped(guardrail.check(ctx.clone())).await?;
+        let verdict = stop
+            .unless_stopped(guardrail.check(ctx.clone()).instrument(guardrail_span(&guardrail.name, ctx)))
+            .await?;
         checks.add(&guardrail.name, GuardrailStage::Input, &verdict);
         return Some(GateVerdict::End(match verdict {
             Ok(ToolGuardrailVerdict::Allow) => continue,
@@ -84,7 +88,10 @@ pub(crate) async fn check_call_output<C: Send + Sync + 'static>(
         false => result.status.clone(),
     };
     for guardrail in &tool.output_guardrails {
-        let verdict = guardrail.check(ctx.clone(), result.output.clone()).await;
+        let verdict = guardrail
+            .check(ctx.clone(), result.output.clone())
+            .instrument(guardrail_span(&guardrail.name, ctx))
+            .await;
         checks.add(&guardrail.name, GuardrailStage::Output, &verdict);
         match verdict {
             Ok(ToolGuardrailVerdict::Allow) => {}

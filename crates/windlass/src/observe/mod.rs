@@ -5,6 +5,7 @@
 //! and warnings have no record and are not part of it.
 
 mod replay;
+pub(crate) mod trace_span;
 mod unannounced;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt;
+use tracing::Instrument;
 use windlass_core::{
     budget::SpendingBudget,
     history::keep_pairs,
@@ -25,6 +26,7 @@ use crate::model::{
     DeltaSink, ModelError, ModelErrorKind, ModelRequest, ModelResponse, ModelSettings, NextModel,
     OutputSchema, SharedModel, ToolDefinition,
 };
+use crate::observe::trace_span::model_request_span;
 
 /// Instructions for the last answer of a run whose budget is reached.
 const LAST_ANSWER: &str =
@@ -195,7 +197,8 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             was_asked.store(true, Ordering::Relaxed);
             NextModel::new(&self.config.model_layers, &parts.model).respond(request, &deltas).await
         };
-        let asking = AssertUnwindSafe(asking).catch_unwind();
+        let span = model_request_span(self.agent.name(), self.turn);
+        let asking = AssertUnwindSafe(asking.instrument(span)).catch_unwind();
         let halt = tokio::select! {
             biased;
             () = self.scope.stop.cancelled() => DriveError::Cancelled,

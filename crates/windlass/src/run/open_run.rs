@@ -12,6 +12,7 @@ use super::{CancelSignal, KeptResults, RunConfig, RunSource};
 use crate::agent::{Agent, AgentGraph};
 use crate::error::{ConfigError, RunError};
 use crate::journal::{LeaseTerms, RunJournal};
+use crate::observe::trace_span::record_agent;
 use crate::receipts::KeyScopes;
 use crate::session::{ForeignSessionHold, RunSession, SessionHold, SessionWait};
 use crate::store::{RunQuery, load_paused};
@@ -107,6 +108,7 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
             return Err(error);
         }
     };
+    record_agent(run.id(), run.agent());
     Ok(OpenRun { journal, run, kept, session, session_warning, is_fresh })
 }
 

@@ -16,6 +16,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Either};
 use tokio::task::{JoinError, JoinHandle, unconstrained};
 use tokio::time::Instant;
+use tracing::{Instrument, Span};
 use windlass_core::{
     item::OutputContent,
     journal::{CallEndedLate, CallStatus, JournalEntry},
@@ -27,6 +28,7 @@ use super::run_waker::MarkedBody;
 use crate::error::truncate_message;
 use crate::guardrail::panic_message;
 use crate::journal::RunJournal;
+use crate::observe::trace_span::tool_call_span;
 use crate::redaction::{self, OutputVisibility, REDACTED};
 use crate::run::{CallLayer, CancelSignal, NextCall};
 use crate::tool::{
@@ -130,11 +132,14 @@ impl<'a, C: Send + Sync + 'static> BodyAttempt<'a, C> {
     }
 
     fn start(&self, prepared: Box<dyn PreparedBody<C>>) -> (RunningBody, StopMethod) {
+        let span = tool_call_span(self.ctx);
         let with_layers = |body| {
-            self.layers.iter().rev().fold(body, |inner, layer| {
+            let body = self.layers.iter().rev().fold(body, |inner, layer| {
                 let (layer, ctx) = (layer.clone(), self.ctx.clone());
                 async move { layer(ctx, NextCall(inner)).await }.boxed()
-            })
+            });
+            // Without a subscriber, the body needs no second box.
+            if span.is_disabled() { body } else { body.instrument(span.clone()).boxed() }
         };
         let start_async =
             |body, placement| RunningBody::start_async(&self.tool.poll_monitor, self.cancel, body, placement);
@@ -145,10 +150,12 @@ impl<'a, C: Send + Sync + 'static> BodyAttempt<'a, C> {
                 (start_async(with_layers(body), placement), StopMethod::Abort)
             }
             BodyStart::Blocking(body) if self.layers.is_empty() => {
-                (RunningBody::start_blocking(body), StopMethod::Cooperative)
+                (RunningBody::start_blocking(body, span), StopMethod::Cooperative)
             }
             BodyStart::Blocking(body) => {
-                let body = async move { flatten_result(RunningBody::start_blocking(body).await) }.boxed();
+                let span = span.clone();
+                let body =
+                    async move { flatten_result(RunningBody::start_blocking(body, span).await) }.boxed();
                 let running = start_async(with_layers(body), BodyPlacement::OwnTask);
                 (running, StopMethod::CooperativeWithLayers)
             }
@@ -386,9 +393,9 @@ impl RunningBody {
         })
     }
 
-    /// Starts a blocking body on its own thread.
-    pub(crate) fn start_blocking(body: Box<dyn FnOnce() -> BodyResult + Send>) -> Self {
-        Self(BodyTask::Spawned(tokio::task::spawn_blocking(body)))
+    /// Starts a blocking body on its own thread, inside a span.
+    pub(crate) fn start_blocking(body: Box<dyn FnOnce() -> BodyResult + Send>, span: Span) -> Self {
+        Self(BodyTask::Spawned(tokio::task::spawn_blocking(move || span.in_scope(body))))
     }
 
     /// Returns true if the body is inline and has not been polled.
