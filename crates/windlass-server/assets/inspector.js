@@ -53,15 +53,17 @@ const runPath = (run, rest = "") => `/v1/runs/${encodeURIComponent(run)}${rest}`
 // ---- refreshing -----------------------------------------------------------------------------------------------------
 let refreshing = null;
 let again = false;
+let refreshMs = 0;
 async function refresh(address = location.href) {
   if (refreshing) { again = true; return refreshing; }
+  const began = performance.now();
   refreshing = (async () => {
     const response = await fetch(address, { headers: { accept: "text/html" } });
     if (!response.ok && response.status !== 404) throw new Error(`the server answered ${response.status}`);
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     swapMain(page);
   })();
-  try { await refreshing; } catch (error) { setLive("lost"); } finally { refreshing = null; }
+  try { await refreshing; } catch (error) { setLive("lost"); } finally { refreshing = null; refreshMs = performance.now() - began; }
   if (again) { again = false; return refresh(); }
 }
 
@@ -70,14 +72,14 @@ function swapMain(page) {
   const fresh = $("main", page);
   if (!fresh) return;
   const open = new Set($$("main details[open][id], main [id] details.drop[open]").map(keyOf));
-  const typed = new Map($$("main textarea[id], main input[id]:not([type=range])").filter(isChanged).map(field => [field.id, field.value]));
+  const typed = new Map($$("main textarea[id], main select[id], main input[id]:not([type=range])").filter(isChanged).map(({ id, value, checked }) => [id, { value, checked }]));
   const focused = document.activeElement?.id;
   const places = new Map($$(".ask").map(card => [card.dataset.digest, card.getBoundingClientRect().top]));
   const journals = $$("main > details[open] > summary h2").map(title => title.textContent.replace(/\d+/g, "#"));
   $("main").replaceChildren(...[...fresh.childNodes].map(node => document.importNode(node, true)));
   $$("main details").filter(details => open.has(keyOf(details))).forEach(details => { details.open = true; });
   $$("main > details > summary h2").filter(title => journals.includes(title.textContent.replace(/\d+/g, "#"))).forEach(title => { title.closest("details").open = true; });
-  for (const [id, value] of typed) { const field = document.getElementById(id); if (field) field.value = value; }
+  for (const [id, kept] of typed) { const field = document.getElementById(id); if (field) { field.value = kept.value; if (field.type === "checkbox") field.checked = kept.checked; } }
   if (focused && focused !== "main") document.getElementById(focused)?.focus({ preventScroll: true });
   const [count, freshCount] = [$("#waiting-count"), $("#waiting-count", page)];
   if (count && freshCount) { count.textContent = freshCount.textContent; count.hidden = freshCount.hidden; }
@@ -85,7 +87,10 @@ function swapMain(page) {
   watchCards(places);
 }
 const keyOf = details => details.id || `${details.closest("[id]")?.id}|${details.className}|${$("summary", details)?.textContent}`;
-const isChanged = field => field.value !== field.defaultValue;
+const isChanged = field => {
+  if (field.type === "checkbox") return field.checked !== field.defaultChecked;
+  return field.tagName === "SELECT" ? [...field.options].some(option => option.selected !== option.defaultSelected) : field.value !== field.defaultValue;
+};
 
 // ---- live updates ---------------------------------------------------------------------------------------------------
 function setLive(state) {
@@ -98,9 +103,12 @@ function setLive(state) {
 
 let source = null;
 let soon = null;
+// A refresh that is planned takes further events along: a run that writes all the time must not put it off for ever. The page
+// of a long run costs more, and is refreshed less often.
 function refreshSoon(delay = 120) {
+  if (soon !== null && delay > 0) return;
   clearTimeout(soon);
-  soon = setTimeout(() => refresh(), delay);
+  soon = setTimeout(() => { soon = null; refresh(); }, delay && Math.max(delay, 3 * refreshMs));
 }
 
 // One stream for a page: browsers open few connections to a server. A hidden page has none, and looks again when it is shown.
@@ -115,7 +123,7 @@ function connect() {
   source.onopen = () => { setLive("on"); if (source.wasLost) { source.wasLost = false; refreshSoon(); } };
   source.onerror = () => { setLive("lost"); if (source) source.wasLost = true; };
   source.addEventListener("record", () => refreshSoon());
-  source.addEventListener("end", () => { source.close(); refreshSoon(400); });
+  source.addEventListener("end", () => { source.close(); setTimeout(refreshSoon, 400); });
   let first = true;
   source.addEventListener("inbox", event => {
     const { total } = JSON.parse(event.data);
@@ -128,6 +136,9 @@ function connect() {
     first = false;
   });
 }
+
+// Sums that are still being read.
+setInterval(() => { if (!document.hidden && $("[data-live=costs]")) refreshSoon(); }, 2000);
 
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) refreshSoon(0);
@@ -198,19 +209,31 @@ async function decide(card, decision, { forRun = false, digest = card.dataset.di
   await refresh();
 }
 
-function formArguments(form) {
-  const values = {};
-  for (const field of $$("[data-kind]", form)) {
-    const name = field.name;
+// Builds the value of a form from its fields, each of which has the path of its part.
+function formValue(form) {
+  let whole;
+  for (const field of $$("[data-path]", form)) {
+    let value;
+    const isNone = field.dataset.nullable && field.value === "";
     switch (field.dataset.kind) {
-      case "number": values[name] = field.value === "" ? null : Number(field.value); break;
-      case "boolean": values[name] = field.checked; break;
-      case "json": values[name] = JSON.parse(field.value || "null"); break;
-      default: values[name] = field.value;
+      case "number": value = field.value === "" ? null : Number(field.value); break;
+      case "boolean": value = field.checked; break;
+      case "json":
+        try { value = JSON.parse(field.value || "null"); } catch { throw new Error(`${field.labels[0]?.textContent ?? "A field"} is not JSON.`); }
+        break;
+      default: value = isNone ? null : field.value;
     }
+    const path = JSON.parse(field.dataset.path);
+    if (path.length === 0) return value;
+    whole ??= {};
+    let place = whole;
+    // Defined and not assigned, so that `__proto__` is a name like any other.
+    path.slice(0, -1).forEach(name => { if (!Object.hasOwn(place, name)) define(place, name, {}); place = place[name]; });
+    define(place, path.at(-1), value);
   }
-  return values;
+  return whole ?? {};
 }
+const define = (place, name, value) => Object.defineProperty(place, name, { value, enumerable: true, configurable: true, writable: true });
 
 function element(name, text, className) {
   const made = document.createElement(name);
@@ -223,7 +246,7 @@ function element(name, text, className) {
 async function reviewEdit(card, form) {
   let shown, values;
   try {
-    values = formArguments(form);
+    values = formValue(form);
     shown = await call("POST", runPath(card.dataset.run, "/review"), { call: card.dataset.call, arguments: values });
   } catch (error) {
     toast(error.message);
@@ -286,11 +309,8 @@ async function act(name, target) {
     case "confirm_not_executed": return decide(card, { type: "confirm_not_executed" });
     case "outcome_unknown": return decide(card, { type: "outcome_unknown" });
     case "answer": {
-      const text = $("[name=value]", form).value;
-      let value = text;
-      if (form.dataset.kind === "json") {
-        try { value = JSON.parse(text); } catch { return toast("The answer is not JSON."); }
-      }
+      let value;
+      try { value = formValue(form); } catch (error) { return toast(error.message); }
       return decide(card, { type: "answer", value });
     }
     case "new-run": return openDialog("#new-run");

@@ -30,6 +30,7 @@ pub(crate) struct ToolSummary {
     /// Description for the model.
     pub(crate) description: String,
     /// Effect of a call: `pure`, `idempotent` or `once`.
+    #[schemars(extend("enum" = ["pure", "idempotent", "once"]))]
     pub(crate) effect: String,
     /// JSON Schema of the arguments.
     pub(crate) arguments_schema: Value,

@@ -1,4 +1,5 @@
-//! Connections: accepted up to a limit, each with a time limit for its headers, and drained when the server stops.
+//! Connections: accepted up to a limit, each with time limits for its headers and for a peer that does not read, and drained
+//! when the server stops.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,6 +15,9 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::server::ServerLimits;
+use crate::stalled_write::ImpatientStream;
+
 /// Time that a client has to send the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time that open requests have to end when the server stops.
@@ -25,10 +29,10 @@ const MAX_HEADER_BYTES: usize = 32 * 1024;
 pub(crate) async fn accept_connections(
     listener: TcpListener,
     router: Router,
-    max_connections: usize,
+    limits: ServerLimits,
     stop: CancellationToken,
 ) {
-    let slots = Arc::new(Semaphore::new(max_connections));
+    let slots = Arc::new(Semaphore::new(limits.connections));
     let tracker = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -44,7 +48,7 @@ pub(crate) async fn accept_connections(
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
                 .max_buf_size(MAX_HEADER_BYTES)
-                .serve_connection(TokioIo::new(stream), service);
+                .serve_connection(TokioIo::new(ImpatientStream::new(stream, limits.write_timeout)), service);
             let mut connection = std::pin::pin!(connection);
             let ended = tokio::select! {
                 ended = connection.as_mut() => ended,

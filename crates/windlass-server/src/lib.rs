@@ -28,6 +28,7 @@ mod run_feed;
 mod served_queue;
 mod server;
 mod spending;
+mod stalled_write;
 mod store_watch;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

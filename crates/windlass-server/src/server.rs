@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -23,7 +23,7 @@ use windlass::store::{SqliteStore, Store};
 
 use crate::access::{AccessPolicy, AccessRole, PersonIdentity, TokenDigest, new_access_token};
 use crate::agent_catalogue::AgentCatalogue;
-use crate::api::{self, ApiError, InboxItem, inbox_item};
+use crate::api::{self, ApiError, BodyTimeout, InboxItem, inbox_item};
 use crate::call_sheet::PreviewFunction;
 use crate::compat::{self, LiveText};
 use crate::connections::accept_connections;
@@ -54,6 +54,12 @@ pub struct ServerLimits {
     pub connections: usize,
     /// Maximum number of open streams of events.
     pub streams: usize,
+    /// Maximum number of open streams of events of one person.
+    pub streams_per_person: usize,
+    /// Time that a client has to send the body of a request.
+    pub body_timeout: Duration,
+    /// Time after which a connection is closed whose client does not read what is sent to it.
+    pub write_timeout: Duration,
     /// Number of runs that the worker of the server drives at a time; 0 for a server that drives none.
     pub concurrent_runs: usize,
 }
@@ -65,6 +71,9 @@ impl Default for ServerLimits {
             requests_per_second: 300,
             connections: 4096,
             streams: 2048,
+            streams_per_person: 1024,
+            body_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(60),
             concurrent_runs: 16,
         }
     }
@@ -132,6 +141,7 @@ pub struct AgentServer<C = ()> {
     limits: ServerLimits,
     hosts: Vec<String>,
     preview: Option<PreviewFunction>,
+    live_journals: Option<PathBuf>,
     stop: ServerStop,
 }
 
@@ -148,6 +158,7 @@ impl<C: Send + Sync + 'static> AgentServer<C> {
             limits: ServerLimits::default(),
             hosts: Vec::new(),
             preview: None,
+            live_journals: None,
             stop: ServerStop::default(),
         }
     }
@@ -211,6 +222,13 @@ impl<C: Send + Sync + 'static> AgentServer<C> {
         self
     }
 
+    /// Sets the folder with the journals of live sessions (`FolderJournal` of `windlass-realtime`), which the inspector shows.
+    #[must_use]
+    pub fn live_journals(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.live_journals = Some(folder.into());
+        self
+    }
+
     /// Returns a handle that stops the server.
     pub fn stop_handle(&self) -> ServerStop {
         self.stop.clone()
@@ -264,16 +282,19 @@ impl<C: Send + Sync + 'static> AgentServer<C> {
             catalogue: AgentCatalogue::of_registry(&self.registry),
             access,
             prices: self.prices,
-            spending: SpendingCache::default(),
+            spending: Arc::default(),
             metrics: ServerMetrics::default(),
             request_limiter: RateLimiter::new(self.limits.requests_per_second),
             failure_limiter: RateLimiter::new(MAX_FAILURES_PER_SECOND),
             stream_slots: Arc::new(Semaphore::new(self.limits.streams)),
+            person_streams: Default::default(),
+            limits: self.limits,
             looks: Default::default(),
             live_text: LiveText::default(),
             uploads: Default::default(),
             logins: Default::default(),
             preview: self.preview,
+            live_journals: self.live_journals,
             hosts: self.hosts,
             address,
             stop: stop.clone(),
@@ -290,8 +311,7 @@ impl<C: Send + Sync + 'static> AgentServer<C> {
         let worker_stop = worker.stop_handle();
         let is_driving = self.limits.concurrent_runs > 0;
         let mut working = is_driving.then(|| tokio::spawn(worker.run()));
-        let mut accepting =
-            std::pin::pin!(accept_connections(listener, router, self.limits.connections, stop.clone()));
+        let mut accepting = std::pin::pin!(accept_connections(listener, router, self.limits, stop.clone()));
         // A server without its worker would accept runs that nobody drives.
         let worked = tokio::select! {
             () = &mut accepting => {
@@ -336,6 +356,7 @@ fn make_router(state: &Arc<ServerState>, body_bytes: usize) -> Router {
         .fallback(api::not_found)
         .method_not_allowed_fallback(api::method_not_allowed)
         .layer(DefaultBodyLimit::max(body_bytes))
+        .layer(axum::Extension(BodyTimeout(state.limits.body_timeout)))
         .layer(from_fn_with_state(state.clone(), guard_request))
         .with_state(state.clone())
 }
@@ -347,16 +368,19 @@ pub(crate) struct ServerState {
     pub(crate) catalogue: AgentCatalogue,
     pub(crate) access: AccessPolicy,
     pub(crate) prices: Arc<PriceList>,
-    pub(crate) spending: SpendingCache,
+    pub(crate) spending: Arc<SpendingCache>,
     pub(crate) metrics: ServerMetrics,
     pub(crate) request_limiter: RateLimiter,
     pub(crate) failure_limiter: RateLimiter,
     pub(crate) stream_slots: Arc<Semaphore>,
+    pub(crate) person_streams: api::PersonStreams,
+    pub(crate) limits: ServerLimits,
     pub(crate) looks: api::CallLooks,
     pub(crate) live_text: LiveText,
     pub(crate) uploads: pages::UploadShelf,
     pub(crate) logins: LoginSessions,
     pub(crate) preview: Option<PreviewFunction>,
+    pub(crate) live_journals: Option<PathBuf>,
     hosts: Vec<String>,
     address: SocketAddr,
     pub(crate) stop: CancellationToken,
@@ -394,6 +418,17 @@ impl ServerState {
         let Some(line) = lines.first() else { return Ok(None) };
         let start: Option<StartLine> = serde_json::from_str(&line.body).ok();
         Ok(start.map(|start| start.run_started.agent))
+    }
+
+    /// Returns the time of a record in milliseconds since 1970; 0 if there is no such record.
+    pub(crate) async fn record_time(&self, run: &RunId, seq: u64) -> Result<u64, StoreError> {
+        #[derive(Deserialize)]
+        struct TimedLine {
+            at: Timestamp,
+        }
+        let lines = self.queue.load_journal_page(run, seq, 1).await?;
+        let line = lines.first().and_then(|line| serde_json::from_str::<TimedLine>(&line.body).ok());
+        Ok(line.map_or(0, |line| line.at.0))
     }
 
     /// Puts a stored run into the queue for a tenant, unless it is there. Returns the run if it was there.

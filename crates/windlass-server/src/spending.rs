@@ -1,25 +1,28 @@
 //! Spending: the model requests of stored runs by run, agent, model and day, read from their journals.
 //!
-//! Invariant: a journal is read once for each length that it has had; the sums of a run are kept with the length.
+//! Invariant: a journal is read once for each length that it has had; the sums of a run are kept with the length. A report
+//! waits for a bounded number of journals. The others are read in the background, and are in a later report.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
 use windlass::core::id::{AgentName, RunId, Timestamp};
 use windlass::core::usage::Usage;
 use windlass::error::StoreError;
 use windlass::price::PriceList;
-use windlass::store::{RunCursor, RunQuery, Store};
+use windlass::store::{RunCursor, RunQuery, Store, StoredRun};
 
 use crate::access::{AccessRole, PersonIdentity};
 use crate::lock_unpoisoned;
 use crate::served_queue::ServedQueue;
 
 /// Number of runs whose sums are kept.
-const MAX_KEPT_RUNS: usize = 50_000;
-/// Number of runs that one report covers.
-pub(crate) const MAX_REPORT_RUNS: usize = 5_000;
+const MAX_KEPT_RUNS: usize = 300_000;
+/// Number of journals that one report waits for.
+const MAX_READ_RUNS: usize = 1_000;
 /// Number of lines that are read at once.
 const PAGE_LINES: u32 = 512;
 /// Number of runs in a page of the listing.
@@ -42,13 +45,16 @@ struct SpendingKey {
 #[derive(Clone, Default)]
 struct RunSpending {
     record_count: u64,
-    sums: BTreeMap<SpendingKey, Usage>,
+    /// In the order of their keys. Most runs have one.
+    sums: Vec<(SpendingKey, Usage)>,
 }
 
 /// The sums of the runs that were read.
 #[derive(Default)]
 pub(crate) struct SpendingCache {
     runs: Mutex<HashMap<RunId, Arc<RunSpending>>>,
+    /// True while a task reads the journals that no report has waited for.
+    is_reading: AtomicBool,
 }
 
 /// The spending of many runs.
@@ -60,8 +66,8 @@ pub(crate) struct SpendingReport {
     pub(crate) models: BTreeMap<String, Usage>,
     /// By days since 1970.
     pub(crate) days: BTreeMap<u64, Usage>,
-    /// True if there are more runs than a report covers.
-    pub(crate) is_cut: bool,
+    /// Number of runs that are not counted yet, because their journals are still to be read.
+    pub(crate) unread_runs: usize,
 }
 
 #[derive(Deserialize)]
@@ -102,33 +108,85 @@ impl SpendingLine {
 }
 
 impl SpendingCache {
-    /// Reports the spending of the runs that a person may see and that were changed since a time.
+    /// Reports the spending of the runs that a person may see and that were changed since a time. Runs whose journals it
+    /// does not wait for are counted, and read by a task until `stop`.
     pub(crate) async fn report(
+        self: &Arc<Self>,
+        queue: &Arc<ServedQueue>,
+        prices: &Arc<PriceList>,
+        person: &PersonIdentity,
+        from: Timestamp,
+        stop: &CancellationToken,
+    ) -> Result<SpendingReport, StoreError> {
+        let mut report = SpendingReport::default();
+        let mut read = 0;
+        let mut query = query_since(from);
+        while let Some(page) = next_page(queue, &mut query).await? {
+            for stored in page.iter().filter(|stored| person.may(AccessRole::View, &stored.agent)) {
+                let known = self.known_run(&stored.run, stored.record_count);
+                let spending = match known {
+                    Some(known) => known,
+                    None if read < MAX_READ_RUNS => {
+                        read += 1;
+                        self.load_run(queue, prices, &stored.run, stored.record_count).await?
+                    }
+                    None => {
+                        report.unread_runs += 1;
+                        continue;
+                    }
+                };
+                report.add_run(stored.run.as_str(), &spending, from.0 / DAY_MS);
+            }
+        }
+        if report.unread_runs > 0 && !self.is_reading.swap(true, Ordering::AcqRel) {
+            let (cache, queue, prices, stop) = (self.clone(), queue.clone(), prices.clone(), stop.clone());
+            tokio::spawn(async move {
+                let read = stop.run_until_cancelled(cache.read_all(&queue, &prices, from)).await;
+                if let Some(Err(error)) = read {
+                    tracing::warn!(%error, "the costs of runs cannot be read");
+                }
+                cache.is_reading.store(false, Ordering::Release);
+            });
+        }
+        Ok(report)
+    }
+
+    /// Reads the journals of all runs that were changed since a time.
+    async fn read_all(
         &self,
         queue: &ServedQueue,
         prices: &PriceList,
-        person: &PersonIdentity,
         from: Timestamp,
-    ) -> Result<SpendingReport, StoreError> {
-        let mut query = RunQuery { updated_from: Some(from), limit: PAGE_RUNS, ..RunQuery::default() };
-        let mut report = SpendingReport::default();
-        let mut count = 0;
-        loop {
-            let page = queue.list_runs(&query).await?;
-            for stored in page.iter().filter(|stored| person.may(AccessRole::View, &stored.agent)) {
-                if count == MAX_REPORT_RUNS {
-                    report.is_cut = true;
-                    return Ok(report);
-                }
-                count += 1;
-                let spending = self.load_run(queue, prices, &stored.run, stored.record_count).await?;
-                report.add_run(stored.run.as_str(), &spending, from.0 / DAY_MS);
+    ) -> Result<(), StoreError> {
+        let mut query = query_since(from);
+        while let Some(page) = next_page(queue, &mut query).await? {
+            for stored in &page {
+                self.load_run(queue, prices, &stored.run, stored.record_count).await?;
             }
-            if page.len() < PAGE_RUNS as usize {
-                return Ok(report);
-            }
-            query.after = page.last().map(RunCursor::from);
         }
+        Ok(())
+    }
+
+    /// Returns the usage of each of a few runs.
+    pub(crate) async fn usage_of_runs(
+        &self,
+        queue: &ServedQueue,
+        prices: &PriceList,
+        runs: impl Iterator<Item = (RunId, u64)>,
+    ) -> Result<Vec<Usage>, StoreError> {
+        let mut usages = Vec::new();
+        for (run, record_count) in runs {
+            let spending = self.load_run(queue, prices, &run, record_count).await?;
+            let mut sum = Usage::default();
+            spending.sums.iter().for_each(|(_, usage)| sum.add(usage));
+            usages.push(sum);
+        }
+        Ok(usages)
+    }
+
+    /// Returns the sums of a run if they are known up to this number of records.
+    fn known_run(&self, run: &RunId, record_count: u64) -> Option<Arc<RunSpending>> {
+        lock_unpoisoned(&self.runs).get(run).filter(|known| known.record_count >= record_count).cloned()
     }
 
     async fn load_run(
@@ -148,7 +206,7 @@ impl SpendingCache {
             for line in &lines {
                 let parsed = serde_json::from_str::<SpendingLine>(&line.body).ok();
                 if let Some((key, usage)) = parsed.and_then(|line| line.into_sum(prices)) {
-                    spending.sums.entry(key).or_default().add(&usage);
+                    spending.add(key, &usage);
                 }
             }
             spending.record_count += lines.len() as u64;
@@ -164,6 +222,27 @@ impl SpendingCache {
         runs.insert(run.clone(), spending.clone());
         Ok(spending)
     }
+}
+
+impl RunSpending {
+    fn add(&mut self, key: SpendingKey, usage: &Usage) {
+        match self.sums.binary_search_by(|(known, _)| known.cmp(&key)) {
+            Ok(place) => self.sums[place].1.add(usage),
+            Err(place) => self.sums.insert(place, (key, *usage)),
+        }
+    }
+}
+
+fn query_since(from: Timestamp) -> RunQuery {
+    RunQuery { updated_from: Some(from), limit: PAGE_RUNS, ..RunQuery::default() }
+}
+
+/// Returns the next page of runs, and moves the query behind it; `None` after the last run.
+async fn next_page(queue: &ServedQueue, query: &mut RunQuery) -> Result<Option<Vec<StoredRun>>, StoreError> {
+    let page = queue.list_runs(query).await?;
+    let Some(last) = page.last() else { return Ok(None) };
+    query.after = Some(RunCursor::from(last));
+    Ok(Some(page))
 }
 
 impl SpendingReport {

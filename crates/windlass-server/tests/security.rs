@@ -6,6 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http_body_util::Full;
 use serde_json::{Value, json};
 use support::{TestClient, TestServer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -479,4 +480,101 @@ async fn a_server_without_a_policy_makes_a_token() {
     assert_eq!(guessing.get("/v1/inbox").await.0, 401);
     stop.stop();
     serving.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_of_the_origin_executes_nothing_in_a_fork_of_somebody_without_the_right() {
+    let server = server().await;
+    let (runner, approver) = (server.client_with("rob-token"), server.client_with("anna-token"));
+    runner.start_until("origin", "pay Ropeworks", "paused").await;
+    let (_, run) = approver.get("/v1/runs/origin").await;
+    let item = &run["pending"][0];
+    let body = json!({ "call": item["call"], "attempt": item["attempt"],
+        "displayed": item["sheet"]["digest"], "decision": { "type": "approve" } });
+    assert_eq!(approver.post("/v1/runs/origin/decisions", &body).await.0, 200);
+    runner.wait_for("origin", "finished").await;
+    let (_, page) = runner.get("/v1/runs/origin/records").await;
+    let records = page["records"].as_array().unwrap();
+    let decided = records.iter().find(|record| !record["decision_recorded"].is_null()).unwrap();
+    let fork = |at: u64, name: &str| json!({ "run": name, "at": at, "start": true });
+    let at = decided["seq"].as_u64().unwrap();
+    let (code, answer) = runner.post("/v1/runs/origin/fork", &fork(at, "again")).await;
+    assert_eq!((code, answer["error"]["code"].as_str()), (403, Some("missing_right")), "{answer}");
+    assert_eq!(runner.get("/v1/runs/again").await.0, 404);
+    // A rejection in place of the approval, and a fork before it, grant nothing.
+    let reject = json!({ "run": "rejected", "at": at, "start": true,
+        "change": { "type": "reject", "call": item["call"] } });
+    assert_eq!(runner.post("/v1/runs/origin/fork", &reject).await.0, 201);
+    runner.wait_for("rejected", "finished").await;
+    assert_eq!(runner.post("/v1/runs/origin/fork", &fork(at - 1, "asks")).await.0, 201);
+    runner.wait_for("asks", "paused").await;
+    let (_, page) = runner.get("/v1/runs/rejected/records").await;
+    let records = page["records"].as_array().unwrap();
+    assert!(records.iter().all(|record| record["call_started"]["call"] != item["call"]), "{page}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn anybody_may_send_only_a_small_form_and_must_send_it_in_time() {
+    let limits = ServerLimits { body_timeout: Duration::from_millis(300), ..ServerLimits::default() };
+    let server = TestServer::start_with(|server| server.access(people()).limits(limits)).await;
+    let client = server.client();
+    let form = format!("token={}", "x".repeat(8 * 1024));
+    let request =
+        client.request("POST", "/login").header("content-type", "application/x-www-form-urlencoded");
+    let response = client.send(request.body(Full::from(form)).unwrap()).await;
+    assert_eq!(response.status().as_u16(), 413);
+    // A body that does not arrive is not waited for.
+    for path in ["/login", "/v1/runs"] {
+        let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer rob-token\r\n\
+             content-type: application/json\r\ncontent-length: 100\r\n\r\n{{",
+            server.address
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = vec![0; 64];
+        let read = tokio::time::timeout(support::PATIENCE, stream.read(&mut answer)).await.unwrap().unwrap();
+        let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
+        assert!(answer.starts_with("HTTP/1.1 408"), "{path}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_never_reads_loses_its_stream_and_a_person_has_a_share_of_them() {
+    let limits = ServerLimits {
+        streams: 3,
+        streams_per_person: 1,
+        write_timeout: Duration::from_secs(5),
+        ..ServerLimits::default()
+    };
+    let server = TestServer::start_with(|server| server.access(people()).limits(limits)).await;
+    let (viewer, runner) = (server.client_with("vera-token"), server.client_with("rob-token"));
+    // Far more than the buffers of a connection take.
+    let text = "long ".repeat(2_000_000);
+    runner.post("/v1/runs", &json!({ "run": "long", "agent": "clerk", "input": text })).await;
+    runner.wait_for("long", "finished").await;
+    let mut silent = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let head = format!(
+        "GET /v1/runs/long/events HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer vera-token\r\n\r\n",
+        server.address
+    );
+    silent.write_all(head.as_bytes()).await.unwrap();
+    let deadline = tokio::time::Instant::now() + support::PATIENCE;
+    let status = async |client: &TestClient| {
+        let request = client.request("GET", "/v1/runs/long/events").body(Full::default()).unwrap();
+        client.send(request).await.status().as_u16()
+    };
+    // It reads the status of its answer, and nothing more.
+    let mut line = [0; 12];
+    silent.read_exact(&mut line).await.unwrap();
+    assert_eq!(&line, b"HTTP/1.1 200");
+    // The person's one stream is taken, and another person has theirs.
+    assert_eq!(status(&viewer).await, 429);
+    assert_eq!(status(&runner).await, 200);
+    // The stream of the client that does not read ends, and its place is free again.
+    while status(&viewer).await != 200 {
+        assert!(tokio::time::Instant::now() < deadline, "the stream was never given back");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(silent);
 }

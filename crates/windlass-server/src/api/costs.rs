@@ -86,8 +86,8 @@ pub(crate) struct CostReport {
     pub(crate) models: BTreeMap<String, CostSum>,
     /// By day, as `2026-11-17`.
     pub(crate) days: BTreeMap<String, CostSum>,
-    /// True if there are more runs than a report covers: the newest ones are in it.
-    pub(crate) is_cut: bool,
+    /// Number of runs that are not counted yet: their journals are read now, and a later report has them.
+    pub(crate) unread_runs: u64,
 }
 
 pub(super) async fn show_costs(
@@ -109,7 +109,7 @@ pub(super) async fn show_costs(
         agents: sums(&report.agents),
         models: sums(&report.models),
         days: report.days.iter().map(|(day, usage)| (date_of_day(*day), usage.into())).collect(),
-        is_cut: report.is_cut,
+        unread_runs: report.unread_runs as u64,
     }))
 }
 
@@ -127,6 +127,6 @@ impl ServerState {
         let today = wall_clock_now().0 / DAY_MS;
         let first = today.saturating_sub(u64::from(days) - 1);
         let from = Timestamp(first * DAY_MS);
-        Ok(self.spending.report(&self.queue, &self.prices, person, from).await?)
+        Ok(self.spending.report(&self.queue, &self.prices, person, from, &self.stop).await?)
     }
 }

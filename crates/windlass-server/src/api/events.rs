@@ -1,7 +1,8 @@
 //! Server-sent events: the records of a run, and the changes of the inbox.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -15,7 +16,8 @@ use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{ApiError, RequestPerson, UrlPath, UrlQuery, find_viewable_run};
-use crate::access::AccessRole;
+use crate::access::{AccessRole, PersonIdentity};
+use crate::lock_unpoisoned;
 use crate::run_feed::feed_of_run;
 use crate::server::ServerState;
 
@@ -24,15 +26,40 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Time after which a client connects again, in milliseconds.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The right to keep a stream open. Their number is limited.
+/// The number of open streams of each person.
+pub(crate) type PersonStreams = Arc<Mutex<HashMap<String, usize>>>;
+
+/// The right to keep a stream open. Their number is limited, in all and for each person: nobody takes the streams of all
+/// others.
 pub(crate) struct StreamPermit {
     _permit: OwnedSemaphorePermit,
+    person: String,
+    counts: PersonStreams,
 }
 
 impl StreamPermit {
-    pub(crate) fn acquire(state: &ServerState) -> Result<Self, ApiError> {
+    pub(crate) fn acquire(state: &ServerState, person: &PersonIdentity) -> Result<Self, ApiError> {
         let permit = state.stream_slots.clone().try_acquire_owned();
-        permit.map(|permit| Self { _permit: permit }).map_err(|_| ApiError::too_many_requests())
+        let permit = permit.map_err(|_| ApiError::too_many_requests())?;
+        let mut counts = lock_unpoisoned(&state.person_streams);
+        let count = counts.entry(person.name.clone()).or_default();
+        if *count >= state.limits.streams_per_person {
+            return Err(ApiError::too_many_requests());
+        }
+        *count += 1;
+        Ok(Self { _permit: permit, person: person.name.clone(), counts: state.person_streams.clone() })
+    }
+}
+
+impl Drop for StreamPermit {
+    fn drop(&mut self) {
+        let mut counts = lock_unpoisoned(&self.counts);
+        if let Some(count) = counts.get_mut(&self.person) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.person);
+            }
+        }
     }
 }
 
@@ -75,8 +102,8 @@ pub(super) async fn run_events(
         }
         _ => asked.from.unwrap_or(0),
     };
-    let from = super::runs::parse_seq(Some(from))?;
-    let permit = StreamPermit::acquire(&state)?;
+    let from = super::run_detail::parse_seq(Some(from))?;
+    let permit = StreamPermit::acquire(&state, &person)?;
     let feed = feed_of_run(state.queue.clone(), id, from).boxed();
     // `end` says that the run has ended. After an error the stream only closes, and the client comes back.
     let records = stream::unfold(Some(feed), |feed| async move {
@@ -102,7 +129,7 @@ pub(super) async fn inbox_events(
     State(state): State<Arc<ServerState>>,
     RequestPerson(person): RequestPerson,
 ) -> Result<Response, ApiError> {
-    let permit = StreamPermit::acquire(&state)?;
+    let permit = StreamPermit::acquire(&state, &person)?;
     let mut inbox = state.watch.subscribe();
     inbox.mark_changed();
     state.watch.snapshot().await?;

@@ -1,9 +1,11 @@
 //! Extractors whose rejections are errors of the API.
 
+use std::time::Duration;
+
 use axum::extract::rejection::{BytesRejection, JsonRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{Extensions, StatusCode};
 use serde::de::DeserializeOwned;
 use windlass_text::SafeText;
 
@@ -21,6 +23,18 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestPerson {
     }
 }
 
+/// Time that a client has to send the body of a request.
+#[derive(Clone, Copy)]
+pub(crate) struct BodyTimeout(pub(crate) Duration);
+
+/// Waits for a body. A client that sends it drop by drop does not keep its connection for ever.
+async fn in_time<T>(extensions: &Extensions, body: impl Future<Output = T>) -> Result<T, ApiError> {
+    let limit = extensions.get::<BodyTimeout>().map_or(Duration::from_secs(60), |timeout| timeout.0);
+    tokio::time::timeout(limit, body).await.map_err(|_| {
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "the body did not arrive in time")
+    })
+}
+
 /// A JSON body. Its content type must be `application/json`.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
@@ -28,7 +42,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        match axum::Json::<T>::from_request(request, state).await {
+        match in_time(&request.extensions().clone(), axum::Json::<T>::from_request(request, state)).await? {
             Ok(axum::Json(body)) => Ok(Self(body)),
             Err(rejection) => {
                 let message = SafeText::from_words(&rejection.body_text()).to_string();
@@ -51,8 +65,8 @@ impl<S: Send + Sync> FromRequest<S> for TextBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let bytes = bytes::Bytes::from_request(request, state)
-            .await
+        let bytes = in_time(&request.extensions().clone(), bytes::Bytes::from_request(request, state))
+            .await?
             .map_err(|rejection: BytesRejection| bytes_error(rejection.status(), rejection.body_text()))?;
         String::from_utf8(bytes.into()).map(Self).map_err(|_| ApiError::invalid("the body is not UTF-8 text"))
     }

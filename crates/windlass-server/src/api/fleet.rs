@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use windlass::core::id::RunId;
 use windlass::fleet::RunQueue;
 
-use super::runs::{QueueState, page_size};
+use super::run_detail::QueueState;
+use super::runs::page_size;
 use super::{ApiError, RequestPerson, UrlQuery};
 use crate::access::AccessRole;
 use crate::agent_catalogue::AgentSummary;

@@ -45,6 +45,7 @@ pub(crate) struct InboxItem {
     /// Tool of the call.
     pub(crate) tool: String,
     /// `approval`, `in_doubt` or `question`.
+    #[schemars(extend("enum" = ["approval", "in_doubt", "question"]))]
     pub(crate) reason: String,
     /// Effect of the tool.
     pub(crate) effect: Option<String>,

@@ -30,10 +30,10 @@ use windlass::store::{
 use windlass_text::SafeText;
 
 use super::extract::whole_number;
-use super::runs::parse_id;
+use super::run_start::parse_id;
 use super::{
     ApiError, JsonBody, RequestPerson, RunSummary, TextBody, UrlPath, UrlQuery, find_viewable_run,
-    new_run_id, run_status,
+    new_run_id, run_blocking, run_status,
 };
 use crate::access::{AccessRole, PersonIdentity};
 use crate::server::{ServerState, wall_clock_now};
@@ -117,7 +117,12 @@ pub(crate) async fn fork_stored_run(
         None => new_run_id(),
     };
     let origin = load_paused(&*state.queue, &id).await?;
-    let change = change_of(body.change, &origin, body.at, person)?;
+    let (at, forker) = (body.at, person.clone());
+    let change = run_blocking(move || {
+        check_kept_decisions(origin.record().read_journal()?, &body.change, at, &forker)?;
+        change_of(body.change, &origin, at, forker.name)
+    })
+    .await?;
     let fork = store::fork_run(&*state.queue, &id, body.at, new_run.clone(), change).await?;
     if body.start {
         let queued = state.queue.load_queued_run(&id).await?;
@@ -127,11 +132,47 @@ pub(crate) async fn fork_stored_run(
     Ok(summary_of(&fork, &agent))
 }
 
+/// Refuses a fork that would execute a call on a decision of its origin, unless the forker may decide about it: the approver
+/// has approved one execution, and not another one in a fork.
+fn check_kept_decisions(
+    records: &[JournalRecord],
+    change: &ForkInput,
+    at: u64,
+    forker: &PersonIdentity,
+) -> Result<(), ApiError> {
+    let then = inspect::run_at(records, at)?;
+    for record in records.iter().take_while(|record| record.seq <= at) {
+        let JournalEntry::DecisionRecorded(decided) = &record.entry else { continue };
+        let is_grant = match &decided.decision {
+            Decision::Approve
+            | Decision::ApproveEdited { .. }
+            | Decision::ConfirmNotExecuted
+            | Decision::Answer { .. } => true,
+            Decision::Reject { .. } | Decision::ConfirmExecuted { .. } | Decision::OutcomeUnknown => false,
+        };
+        let path = CallPath::new(&record.path, decided.call.clone());
+        let is_replaced = record.seq == at
+            && matches!(change, ForkInput::Reject { call, .. } if CallPath::from(call.as_str()) == path);
+        let within = then.at_path(&record.path);
+        let is_standing = decided.scope != DecisionScope::ThisCall;
+        let is_open = within.is_some_and(|run| !run.is_call_settled(&decided.call));
+        let agent = within.map_or_else(|| then.agent(), |run| run.agent());
+        let may_approve =
+            || forker.may(AccessRole::Approve, then.agent()) && forker.may(AccessRole::Approve, agent);
+        if is_grant && !is_replaced && (is_standing || is_open) && !may_approve() {
+            let message = "the fork would execute a call on a decision of its origin, which needs the right \
+                `approve`: fork before the decision";
+            return Err(ApiError::forbidden("missing_right", message));
+        }
+    }
+    Ok(())
+}
+
 fn change_of(
     change: ForkInput,
     origin: &PausedRun,
     at: u64,
-    person: &PersonIdentity,
+    decider: String,
 ) -> Result<ForkChange, ApiError> {
     Ok(match change {
         ForkInput::Unchanged {} => ForkChange::Unchanged,
@@ -161,7 +202,7 @@ fn change_of(
             call: CallPath::from(call.as_str()),
             decision: Decision::Reject { message },
             scope: DecisionScope::ThisCall,
-            decided_by: Some(person.name.clone()),
+            decided_by: Some(decider),
         },
     })
 }
@@ -222,7 +263,10 @@ pub(super) async fn diff_runs(
 ) -> Result<Json<DiffSummary>, ApiError> {
     let first = load_viewable(&state, &person, &run).await?;
     let second = load_viewable(&state, &person, &asked.with).await?;
-    let diff = inspect::diff_runs(first.record().read_journal()?, second.record().read_journal()?);
+    let diff = run_blocking(move || {
+        Ok(inspect::diff_runs(first.record().read_journal()?, second.record().read_journal()?))
+    })
+    .await?;
     let steps = |steps: &[StepLine]| -> Vec<String> {
         steps.iter().map(|step| SafeText::from_words(&step.to_string()).to_string()).collect()
     };
@@ -289,18 +333,22 @@ pub(super) async fn export_run(
     UrlPath(run): UrlPath<String>,
 ) -> Result<Response, ApiError> {
     let paused = load_viewable(&state, &person, &run).await?;
-    paused.record().read_journal()?;
     let name: String = run.chars().filter(|one| one.is_ascii_alphanumeric() || *one == '-').collect();
     let disposition = format!("attachment; filename=\"{name}.windlass\"");
     let headers = [
         (header::CONTENT_TYPE, "text/plain; charset=utf-8".to_owned()),
         (header::CONTENT_DISPOSITION, disposition),
     ];
-    let mut text = paused.record().to_text();
-    if let Some(keys) = state.queue.mac_keys() {
-        let count = paused.record().journal().len() as u64;
-        append_text_mac(&mut text, paused.record().run_id(), count, keys);
-    }
+    let keys = state.queue.mac_keys().cloned();
+    let text = run_blocking(move || {
+        let count = paused.record().read_journal()?.len() as u64;
+        let mut text = paused.record().to_text();
+        if let Some(keys) = keys {
+            append_text_mac(&mut text, paused.record().run_id(), count, &keys);
+        }
+        Ok(text)
+    })
+    .await?;
     Ok((headers, text).into_response())
 }
 
@@ -309,25 +357,29 @@ pub(super) async fn import_run(
     RequestPerson(person): RequestPerson,
     TextBody(text): TextBody,
 ) -> Result<(StatusCode, Json<RunSummary>), ApiError> {
-    import_text(&state, &person, &text).await.map(|summary| (StatusCode::CREATED, Json(summary)))
+    import_text(&state, &person, text).await.map(|summary| (StatusCode::CREATED, Json(summary)))
 }
 
 /// Stores an exported run under its own id.
 pub(crate) async fn import_text(
     state: &ServerState,
     person: &PersonIdentity,
-    text: &str,
+    text: String,
 ) -> Result<RunSummary, ApiError> {
     let refused = |error: &dyn std::fmt::Display| {
         let message = SafeText::from_words(&error.to_string()).to_string();
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "unreadable_run", message)
     };
     let keys = state.queue.mac_keys().cloned();
-    let paused = match &keys {
-        Some(keys) => PausedRun::from_text_with_keys(text, keys.clone()),
-        None => PausedRun::from_text(text),
-    };
-    let paused = paused.map_err(|error| refused(&error))?;
+    let known_keys = keys.clone();
+    let paused = run_blocking(move || {
+        let paused = match known_keys {
+            Some(keys) => PausedRun::from_text_with_keys(&text, keys),
+            None => PausedRun::from_text(&text),
+        };
+        paused.map_err(|error| refused(&error))
+    })
+    .await?;
     let run = paused.record().run_id().clone();
     let agent = first_agent(paused.record().journal())
         .ok_or_else(|| refused(&"the journal does not begin with the start of a run"))?;

@@ -12,6 +12,9 @@ mod inbox;
 mod journals;
 mod openapi;
 mod routes;
+mod run_detail;
+mod run_orders;
+mod run_start;
 mod runs;
 mod sessions;
 
@@ -21,21 +24,22 @@ use axum::http::{Method, StatusCode};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use crate::access::AccessRole::{Administer, Approve, Run, View};
 use crate::server::ServerState;
 
 pub(crate) use self::decisions::{DecisionBody, DecisionInput, ReviewBody, decide_call, sheet_of};
 pub(crate) use self::error::ApiError;
-pub(crate) use self::events::{StreamPermit, stream_response};
-pub(crate) use self::extract::{JsonBody, RequestPerson, TextBody, UrlPath, UrlQuery};
+pub(crate) use self::events::{PersonStreams, StreamPermit, stream_response};
+pub(crate) use self::extract::{BodyTimeout, JsonBody, RequestPerson, TextBody, UrlPath, UrlQuery};
 pub(crate) use self::fleet::FleetSummary;
 pub(crate) use self::inbox::{CallLooks, InboxItem, inbox_item};
 use self::journals::ForkBody;
 use self::routes::{ApiRoute, router_of};
+pub(crate) use self::run_start::{RunStart, new_run_id, start_submission};
 pub(crate) use self::runs::{
-    RunListQuery, RunPage, RunStart, RunSummary, find_viewable_run, list_runs_page, new_run_id, run_status,
-    start_submission,
+    RunListQuery, RunPage, RunSummary, find_viewable_run, list_runs_page, run_status,
 };
 
 /// Returns the routes of the API.
@@ -56,31 +60,31 @@ fn api_routes() -> Vec<ApiRoute> {
             .needs(View).answers_text("text/plain", "The metrics."),
         get_route("/v1/runs", "list_runs", "Lists runs, newest first, in pages.", get(runs::list_runs))
             .needs(View).query::<RunListQuery>().answers::<RunPage>(200, "A page of runs."),
-        post_route("/v1/runs", "start_run", "Starts a run. Starting the same run again has no effect.", post(runs::start_run))
-            .needs(Run).body::<RunStart>().answers::<runs::StartedRun>(201, "The run is in the queue.")
-            .answers::<runs::StartedRun>(200, "The same run was started before."),
+        post_route("/v1/runs", "start_run", "Starts a run. Starting the same run again has no effect.", post(run_start::start_run))
+            .needs(Run).body::<RunStart>().answers::<run_start::StartedRun>(201, "The run is in the queue.")
+            .answers::<run_start::StartedRun>(200, "The same run was started before."),
         post_route("/v1/runs/import", "import_run", "Stores an exported run.", post(journals::import_run))
             .needs(Administer).text_body("text/plain").answers::<RunSummary>(201, "The run is stored."),
-        get_route("/v1/runs/{run}", "open_run", "Opens a run.", get(runs::open_run))
-            .needs(View).answers::<runs::RunDetail>(200, "The run."),
-        get_route("/v1/runs/{run}/records", "list_records", "Lists records of a run's journal.", get(runs::list_records))
-            .needs(View).query::<runs::RecordQuery>().answers::<runs::RecordPage>(200, "A page of records."),
-        get_route("/v1/runs/{run}/state", "run_state", "Returns the state of a run after one of its records.", get(runs::run_state))
-            .needs(View).query::<runs::StateQuery>().answers::<runs::RunStateView>(200, "The state."),
+        get_route("/v1/runs/{run}", "open_run", "Opens a run.", get(run_detail::open_run))
+            .needs(View).answers::<run_detail::RunDetail>(200, "The run."),
+        get_route("/v1/runs/{run}/records", "list_records", "Lists records of a run's journal.", get(run_detail::list_records))
+            .needs(View).query::<run_detail::RecordQuery>().answers::<run_detail::RecordPage>(200, "A page of records."),
+        get_route("/v1/runs/{run}/state", "run_state", "Returns the state of a run after one of its records.", get(run_detail::run_state))
+            .needs(View).query::<run_detail::StateQuery>().answers::<run_detail::RunStateView>(200, "The state."),
         get_route("/v1/runs/{run}/events", "stream_events", "Streams the records of a run as server-sent events.", get(events::run_events))
             .needs(View).query::<events::EventQuery>().answers_text("text/event-stream", "The records, with their sequence numbers as ids."),
         post_route("/v1/runs/{run}/decisions", "decide", "Decides about a call that waits, or corrects a decision that is not taken.", post(decisions::decide))
             .needs(Approve).body::<DecisionBody>().answers::<decisions::PostedSummary>(200, "The decision is posted."),
         post_route("/v1/runs/{run}/review", "review_call", "Returns a call as it is displayed for a decision, with edited arguments if given.", post(decisions::review))
             .needs(View).body::<ReviewBody>().answers::<InboxItem>(200, "The call."),
-        post_route("/v1/runs/{run}/cancel", "cancel_run", "Cancels a run.", post(runs::cancel_run))
-            .needs(Run).answers::<runs::OrderSummary>(202, "The order is posted."),
-        post_route("/v1/runs/{run}/resume", "resume_run", "Puts a stored run into the queue.", post(runs::resume_run))
-            .needs(Run).answers::<runs::OrderSummary>(202, "A worker takes the run."),
-        post_route("/v1/runs/{run}/revive", "revive_run", "Makes a dead letter ready again.", post(runs::revive_run))
-            .needs(Administer).answers::<runs::OrderSummary>(202, "A worker takes the run."),
-        post_route("/v1/runs/{run}/input", "add_input", "Adds input for the next model request of a run.", post(runs::add_input))
-            .needs(Run).body::<runs::InputBody>().answers::<runs::OrderSummary>(202, "The order is posted."),
+        post_route("/v1/runs/{run}/cancel", "cancel_run", "Cancels a run.", post(run_orders::cancel_run))
+            .needs(Run).answers::<run_orders::OrderSummary>(202, "The order is posted."),
+        post_route("/v1/runs/{run}/resume", "resume_run", "Puts a stored run into the queue.", post(run_orders::resume_run))
+            .needs(Run).answers::<run_orders::OrderSummary>(202, "A worker takes the run."),
+        post_route("/v1/runs/{run}/revive", "revive_run", "Makes a dead letter ready again.", post(run_orders::revive_run))
+            .needs(Administer).answers::<run_orders::OrderSummary>(202, "A worker takes the run."),
+        post_route("/v1/runs/{run}/input", "add_input", "Adds input for the next model request of a run.", post(run_orders::add_input))
+            .needs(Run).body::<run_orders::InputBody>().answers::<run_orders::OrderSummary>(202, "The order is posted."),
         post_route("/v1/runs/{run}/fork", "fork_run", "Forks a run at one of its records.", post(journals::fork_run))
             .needs(Run).body::<ForkBody>().answers::<RunSummary>(201, "The fork is stored."),
         get_route("/v1/runs/{run}/diff", "diff_runs", "Compares a run with another.", get(journals::diff_runs))
@@ -113,6 +117,21 @@ pub(crate) fn api_router() -> Router<Arc<ServerState>> {
     router_of(api_routes())
         .route("/v1/openapi.json", get(move || std::future::ready(Json(Value::clone(&description)))))
         .route("/healthz", get(|| std::future::ready("ok")))
+}
+
+/// Number of long journals that are worked on at once: each takes a core, and memory for its records.
+static BLOCKING_TURNS: Semaphore = Semaphore::const_new(8);
+
+/// Runs work on a long journal on a thread of its own, so that it holds up no other request.
+pub(crate) async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let failed = |error: &dyn std::fmt::Display| {
+        tracing::error!(%error, "a request has failed");
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", "the request has failed")
+    };
+    let _turn = BLOCKING_TURNS.acquire().await.map_err(|error| failed(&error))?;
+    tokio::task::spawn_blocking(work).await.map_err(|error| failed(&error))?
 }
 
 /// Answers requests for paths that do not exist.

@@ -103,7 +103,7 @@ pub(super) async fn run_agent(
     UrlPath(agent): UrlPath<String>,
     JsonBody(input): JsonBody<RunAgentInput>,
 ) -> Result<Response, ApiError> {
-    let permit = StreamPermit::acquire(&state)?;
+    let permit = StreamPermit::acquire(&state, &person)?;
     let (run, reader) = match &input.resume {
         Some(entries) if !entries.is_empty() => answer_interrupts(&state, &person, entries).await?,
         _ => start_run(&state, &person, agent, &input).await?,
@@ -170,7 +170,7 @@ async fn answer_interrupts(
         return Err(ApiError::invalid("the interrupts are of several runs"));
     }
     let (id, _) = find_viewable_run(state, person, &run, AccessRole::Approve).await?;
-    let records = load_paused(&*state.queue, &id).await?.record().read_journal()?.len() as u64;
+    let records = load_paused(&*state.queue, &id).await?.record().record_count();
     let reader = TextReader::from_record(state, &id, records);
     for (target, decision) in answers {
         let InterruptTarget { call, attempt, displayed, .. } = target;

@@ -52,7 +52,7 @@ pub(super) async fn complete(
     let messages = request.messages.iter().map(|one| read_message(one.role.as_deref(), &one.content));
     let input = messages.collect::<Result<Vec<_>, _>>()?;
     let run = request_run_id("chatcmpl-", &person.name, &headers)?;
-    let permit = StreamPermit::acquire(&state)?;
+    let permit = StreamPermit::acquire(&state, &person)?;
     let mut reader = TextReader::new(&state, &run);
     let submission =
         RunSubmission::new(run.clone(), request.model.as_str(), input).tenant(person.name.clone());

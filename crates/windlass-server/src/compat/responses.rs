@@ -22,8 +22,8 @@ use super::live_text::{RunEndPiece, TextPiece, TextReader};
 use super::{read_message, request_run_id};
 use crate::access::AccessRole;
 use crate::api::{
-    ApiError, JsonBody, RequestPerson, StreamPermit, UrlPath, find_viewable_run, start_submission,
-    stream_response,
+    ApiError, JsonBody, RequestPerson, StreamPermit, UrlPath, find_viewable_run, run_blocking,
+    start_submission, stream_response,
 };
 use crate::server::{ServerState, wall_clock_now};
 
@@ -64,7 +64,7 @@ pub(super) async fn create(
             session.ok_or_else(|| ApiError::invalid("the previous response has no conversation"))?
         }
     };
-    let permit = StreamPermit::acquire(&state)?;
+    let permit = StreamPermit::acquire(&state, &person)?;
     let mut reader = TextReader::new(&state, &run);
     let submission = RunSubmission::new(run.clone(), request.model.as_str(), input)
         .tenant(person.name.clone())
@@ -107,8 +107,14 @@ pub(super) async fn retrieve(
         }
         Err(error) => return Err(error.into()),
     };
+    let created = state.record_time(&id, 0).await? / 1000;
+    // A long conversation is read without holding up other requests.
+    let paused = run_blocking(move || {
+        paused.record().read_state()?;
+        Ok(paused)
+    })
+    .await?;
     let record = paused.record();
-    let created = record.journal().first().map_or(0, |first| first.at.0 / 1000);
     let head = ResponseHead { created, ..head };
     let usage = record.usage();
     let error = match record.state().outcome() {

@@ -30,7 +30,7 @@ pub(super) fn costs(report: &SpendingReport, days: u32, prices: &PriceList) -> M
             p { b { (cost(&report.total)) } " · " (number(report.total.input_tokens)) " tokens in, of which " (number(report.total.cached_tokens))
                 " from a cache · " (number(report.total.output_tokens)) " out, of which " (number(report.total.reasoning_tokens)) " for reasoning · "
                 (number(report.total.requests)) " requests" }
-            @if report.is_cut { p.problem role="alert" { "There are more runs. These are the newest ones." } }
+            @if report.unread_runs > 0 { p.problem role="alert" data-live="costs" { (number(report.unread_runs as u64)) " more runs are being read. Their costs are not in these sums yet." } }
             p.dim { "Prices in " (prices.currency) " of " (prices.as_of) ": " (prices.source) "." }
         }
         section.panel { h2 { "By day" } @if report.days.is_empty() { p.dim { "No model was asked." } } @else { (day_chart(&report.days)) } }

@@ -2,8 +2,8 @@
 
 use maud::{Markup, html};
 use serde_json::Value;
-use windlass_text::SafeText;
 
+use super::forms::fields;
 use super::markup::{duration, line, marked, query_text, time};
 use crate::api::InboxItem;
 use crate::call_sheet::{ArgumentText, CallSheet, ChangeText};
@@ -134,13 +134,10 @@ fn actions(item: &InboxItem, id: &str) -> Markup {
             }
         },
         "question" => html! {
-            form.answer data-act="answer" data-kind=(answer_kind(item.answer_schema.as_ref())) {
-                label for={ (id) "-answer" } { "Your answer" }
-                @match enum_values(item.answer_schema.as_ref()) {
-                    Some(values) => select id={ (id) "-answer" } name="value" { @for value in values { option value=(value) { (SafeText::from_line(&value).as_str()) } } },
-                    None => textarea id={ (id) "-answer" } name="value" rows="2" required {},
-                }
-                @if let Some(schema) = &item.answer_schema { p.dim { "It must match " code { (line(&schema.to_string())) } } }
+            form.answer data-act="answer" {
+                @let text = Value::String(String::new());
+                @let schema = item.answer_schema.as_ref();
+                (fields(&format!("{id}-answer"), "Your answer", schema, if schema.is_some() { &Value::Null } else { &text }))
                 div.do {
                     button.yes { "Answer" }
                     button type="button" data-act="reject" { "Reject" }
@@ -175,85 +172,10 @@ fn actions(item: &InboxItem, id: &str) -> Markup {
 /// Renders a form for the arguments, from the schema of the tool, or from their values if the tool is not known.
 fn edit_form(item: &InboxItem, id: &str) -> Markup {
     let arguments: Value = serde_json::from_str(&item.arguments).unwrap_or_default();
-    let properties = item.arguments_schema.as_ref().and_then(|schema| schema["properties"].as_object());
-    let fields: Vec<(&String, Value)> = match (properties, arguments.as_object()) {
-        (Some(properties), _) => properties.iter().map(|(name, schema)| (name, schema.clone())).collect(),
-        (None, Some(values)) => values.keys().map(|name| (name, Value::Null)).collect(),
-        (None, None) => Vec::new(),
-    };
     html! {
         form data-act="edit" {
-            @for (place, (name, schema)) in fields.iter().enumerate() {
-                @let field = format!("{id}-f{place}");
-                @let value = arguments.get(name.as_str()).cloned().unwrap_or(Value::Null);
-                label for=(field) { (line(name)) @if let Some(text) = schema["description"].as_str() { span.dim { " " (line(text)) } } }
-                (edit_field(&field, name, schema, &value))
-            }
+            (fields(id, "Arguments", item.arguments_schema.as_ref(), &arguments))
             button.yes { "Review the edited call" }
         }
-    }
-}
-
-fn edit_field(field: &str, name: &str, schema: &Value, value: &Value) -> Markup {
-    let kind = schema["type"].as_str().unwrap_or(match value {
-        Value::String(_) => "string",
-        Value::Number(_) => "number",
-        Value::Bool(_) => "boolean",
-        _ => "json",
-    });
-    // A field would show a hidden character as nothing: such a value is edited as JSON, where it is an escape.
-    let written = value.to_string();
-    let safe = SafeText::from_json(&written).to_string();
-    let kind = if kind == "string" && (safe != written || !(value.is_string() || value.is_null())) {
-        "json"
-    } else {
-        kind
-    };
-    match (kind, enum_values(Some(schema))) {
-        ("string", Some(values)) => html! {
-            select id=(field) name=(name) data-kind="string" {
-                @for option in values { option value=(option) selected[value.as_str() == Some(&option)] { (SafeText::from_line(&option).as_str()) } }
-            }
-        },
-        ("string", None) => html! {
-            textarea id=(field) name=(name) data-kind="string" rows=(value.as_str().map_or(1, |text| text.lines().count().clamp(1, 8))) { "\n" (value.as_str().unwrap_or_default()) }
-        },
-        ("integer" | "number", _) => html! {
-            input id=(field) name=(name) data-kind="number" type="number" step=(if kind == "integer" { "1" } else { "any" }) value=(value.to_string());
-        },
-        ("boolean", _) => {
-            html! { input id=(field) name=(name) data-kind="boolean" type="checkbox" checked[value == &Value::Bool(true)]; }
-        }
-        _ => {
-            html! { textarea.mono id=(field) name=(name) data-kind="json" rows="2" { "\n" (safe) } }
-        }
-    }
-}
-
-fn enum_values(schema: Option<&Value>) -> Option<Vec<String>> {
-    let values = schema?["enum"].as_array()?;
-    values.iter().map(|value| value.as_str().map(str::to_owned)).collect()
-}
-
-fn answer_kind(schema: Option<&Value>) -> &str {
-    match schema.and_then(|schema| schema["type"].as_str()) {
-        None | Some("string") => "string",
-        Some(_) => "json",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn hidden_characters_of_a_choice_are_visible() {
-        let schema = json!({ "type": "string", "enum": ["pay", "do not\u{202e} pay"] });
-        let shown = edit_field("f", "answer", &schema, &json!("pay")).into_string();
-        assert!(shown.contains(r">do not\u{202e} pay</option>"), "{shown}");
-        // The value that is chosen stays as it is.
-        assert!(shown.contains("value=\"do not\u{202e} pay\""), "{shown}");
     }
 }

@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 use windlass::core::inspect::{RunDiff, StepLine};
+use windlass::core::usage::Usage;
 
 use super::markup::{line, number, query_text, status_tone, status_word, time};
 use crate::access::{AccessRole, PersonIdentity};
@@ -12,8 +13,10 @@ use crate::api::{FleetSummary, RunListQuery, RunPage};
 pub(super) fn runs(
     asked: &RunListQuery,
     page: &RunPage,
+    usages: &[Usage],
     agents: &AgentCatalogue,
     person: &PersonIdentity,
+    live_page: Option<&str>,
 ) -> Markup {
     let may = |role| agents.agents().map(|(name, _)| name).filter(move |name| person.may(role, name));
     let status = asked.status.as_deref().unwrap_or_default();
@@ -21,6 +24,7 @@ pub(super) fn runs(
     html! {
         div.head {
             h1 { "Runs" }
+            @if let Some(page) = live_page { a.button href=(page) { "Live sessions" } }
             button.yes data-act="new-run" { "Start a run…" }
         }
         template #new-run {
@@ -54,9 +58,9 @@ pub(super) fn runs(
         section.panel data-live="runs" {
             @if page.runs.is_empty() { p.dim { "No run matches." } } @else {
                 div.wide tabindex="0" role="region" aria-label="Runs" { table.list {
-                    thead { tr { th scope="col" { "state" } th scope="col" { "run" } th scope="col" { "agent" } th scope="col" { "began" } th scope="col" { "changed" } th.num scope="col" { "records" } } }
+                    thead { tr { th scope="col" { "state" } th scope="col" { "run" } th scope="col" { "agent" } th scope="col" { "began" } th scope="col" { "changed" } th.num scope="col" { "records" } th.num scope="col" { "tokens" } th.num scope="col" { "cost" } } }
                     tbody {
-                        @for run in &page.runs {
+                        @for (run, usage) in page.runs.iter().zip(usages) {
                             tr {
                                 td { span class={ "status " (status_tone(&run.status)) } { (status_word(&run.status)) } }
                                 td { a.mono href={ "/runs/" (query_text(&run.run)) } { (line(&run.run)) } }
@@ -64,6 +68,8 @@ pub(super) fn runs(
                                 td { (time(run.created_at)) }
                                 td { (time(run.updated_at)) }
                                 td.num { (number(run.records)) }
+                                td.num { (number(usage.total_tokens())) }
+                                td.num { (usage.describe_cost().unwrap_or_else(|| "–".to_owned())) }
                             }
                         }
                     }

@@ -4,24 +4,28 @@
 //! ([`windlass_text`]), and then markup becomes text.
 
 mod costs;
+mod forms;
 mod inbox;
 mod lists;
+mod live;
 mod markup;
 mod run;
 mod run_rows;
 mod timeline;
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use maud::Markup;
 use serde::Deserialize;
 use windlass::artefact::fetch_media;
+use windlass::core::id::{AgentName, RunId};
 use windlass::core::inspect::diff_runs;
 use windlass::core::journal::JournalRecord;
 use windlass::run::PausedRun;
@@ -33,6 +37,7 @@ use self::run::{RunView, run_page};
 use crate::access::{AccessRole, PersonIdentity, RequestEvidence};
 use crate::api::{
     ApiError, RequestPerson, RunListQuery, TextBody, UrlPath, UrlQuery, find_viewable_run, list_runs_page,
+    run_blocking,
 };
 use crate::lock_unpoisoned;
 use crate::login_sessions::LOGIN_DURATION;
@@ -41,6 +46,10 @@ use crate::server::ServerState;
 
 /// Number of uploaded runs that are kept.
 const MAX_UPLOADS: usize = 16;
+/// Size of the texts of uploaded runs that are kept.
+const MAX_UPLOAD_BYTES: usize = 64 << 20;
+/// Maximum size of the form with a token, which anybody may send.
+const MAX_LOGIN_BYTES: usize = 4096;
 
 /// Runs that were uploaded to be looked at. They are in memory, the newest ones only, and for their person alone.
 #[derive(Default)]
@@ -52,6 +61,8 @@ pub(crate) struct UploadShelf {
 struct UploadedRun {
     key: String,
     person: String,
+    /// Size of its text.
+    size_in_bytes: usize,
     records: Arc<Vec<JournalRecord>>,
 }
 
@@ -66,8 +77,10 @@ pub(crate) fn page_router() -> Router<Arc<ServerState>> {
         .route("/fleet", get(show_fleet))
         .route("/look", get(show_look).post(upload))
         .route("/look/{key}", get(show_upload))
+        .route("/live", get(show_live_sessions))
+        .route("/live/{session}", get(show_live_session))
         .route("/media", get(show_media))
-        .route("/login", get(show_login).post(log_in))
+        .route("/login", get(show_login).post(log_in).layer(DefaultBodyLimit::max(MAX_LOGIN_BYTES)))
         .route("/logout", post(log_out))
         .route(
             "/assets/inspector.css",
@@ -140,7 +153,12 @@ async fn show_runs(
 ) -> Result<Html<String>, PageError> {
     asked.search = asked.search.filter(|text| !text.is_empty());
     let page = list_runs_page(&state, &person, &asked).await?;
-    framed(&state, &person, "Runs", "/runs", &lists::runs(&asked, &page, &state.catalogue, &person)).await
+    let listed = page.runs.iter().map(|run| (RunId::from(run.run.as_str()), run.records));
+    let usages = state.spending.usage_of_runs(&state.queue, &state.prices, listed).await;
+    let usages = usages.map_err(ApiError::from)?;
+    let live_page = state.live_journals.as_ref().map(|_| "/live");
+    let content = lists::runs(&asked, &page, &usages, &state.catalogue, &person, live_page);
+    framed(&state, &person, "Runs", "/runs", &content).await
 }
 
 #[derive(Deserialize)]
@@ -168,22 +186,29 @@ async fn show_run(
             return framed(&state, &person, &run, "/runs", &content).await;
         }
     };
-    let records = paused.record().read_journal().map_err(ApiError::from)?;
-    let is_now = asked.at.is_none_or(|at| at.saturating_add(1) >= records.len() as u64);
-    let waiting = if is_now { state.pending_items(&id).await? } else { Vec::new() };
+    let count = paused.record().record_count();
+    let is_now = asked.at.is_none_or(|at| at.saturating_add(1) >= count);
+    let pending = if is_now { state.pending_items(&id).await? } else { Vec::new() };
     let driver = state.queue.load_lease(&id).await.map_err(ApiError::from)?.map(|lease| lease.owner);
-    let view = RunView {
-        id: &run,
-        base,
-        records,
-        at: asked.at,
-        page: asked.page,
-        pending: &waiting,
-        person: &person.name,
-        is_stored: true,
-        driver,
-    };
-    framed(&state, &person, &run, "/runs", &run_page(&view)).await
+    let (shown, name) = (run.clone(), person.name.clone());
+    // A long journal is read, replayed and rendered without holding up other requests.
+    let content = run_blocking(move || {
+        let records = paused.record().read_journal().map_err(ApiError::from)?;
+        let view = RunView {
+            id: &shown,
+            base,
+            records,
+            at: asked.at,
+            page: asked.page,
+            pending: &pending,
+            person: &name,
+            is_stored: true,
+            driver,
+        };
+        Ok(run_page(&view))
+    })
+    .await?;
+    framed(&state, &person, &run, "/runs", &content).await
 }
 
 #[derive(Deserialize)]
@@ -220,7 +245,7 @@ async fn compare(
     let (second, _) = find_viewable_run(state, person, second, AccessRole::View).await?;
     let (first, second) =
         (load_paused(&*state.queue, &first).await?, load_paused(&*state.queue, &second).await?);
-    Ok(diff_runs(first.record().read_journal()?, second.record().read_journal()?))
+    run_blocking(move || Ok(diff_runs(first.record().read_journal()?, second.record().read_journal()?))).await
 }
 
 #[derive(Deserialize)]
@@ -263,12 +288,22 @@ async fn upload(
         let message = SafeText::from_words(&error.to_string()).to_string();
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "unreadable_run", message)
     };
-    let paused = PausedRun::from_text(&text).map_err(|error| refused(&error))?;
+    let size_in_bytes = text.len();
+    let paused = run_blocking(move || PausedRun::from_text(&text).map_err(|error| refused(&error))).await?;
     let records = paused.record().read_journal()?.to_vec();
     let key = uuid::Uuid::now_v7().simple().to_string();
     let mut runs = lock_unpoisoned(&state.uploads.runs);
-    runs.push_front(UploadedRun { key: key.clone(), person: person.name, records: Arc::new(records) });
+    runs.push_front(UploadedRun {
+        key: key.clone(),
+        person: person.name,
+        size_in_bytes,
+        records: Arc::new(records),
+    });
     runs.truncate(MAX_UPLOADS);
+    let size = |runs: &VecDeque<UploadedRun>| runs.iter().map(|run| run.size_in_bytes).sum::<usize>();
+    while runs.len() > 1 && size(&runs) > MAX_UPLOAD_BYTES {
+        runs.pop_back();
+    }
     Ok(format!("/look/{key}"))
 }
 
@@ -296,18 +331,58 @@ async fn show_upload(
         Some(windlass::core::journal::JournalEntry::RunStarted(started)) => started.run.as_str().to_owned(),
         _ => key.clone(),
     };
-    let view = RunView {
-        id: &id,
-        base: format!("/look/{key}"),
-        records: &found.records,
-        at: asked.at,
-        page: asked.page,
-        pending: &[],
-        person: &person.name,
-        is_stored: false,
-        driver: None,
+    let (shown, name) = (id.clone(), person.name.clone());
+    let content = run_blocking(move || {
+        let view = RunView {
+            id: &shown,
+            base: format!("/look/{key}"),
+            records: &found.records,
+            at: asked.at,
+            page: asked.page,
+            pending: &[],
+            person: &name,
+            is_stored: false,
+            driver: None,
+        };
+        Ok(run_page(&view))
+    })
+    .await?;
+    framed(&state, &person, &id, "/look", &content).await
+}
+
+/// Returns the folder with the journals of live sessions.
+fn live_folder(state: &ServerState) -> Result<PathBuf, ApiError> {
+    state.live_journals.clone().ok_or_else(|| {
+        ApiError::new(StatusCode::NOT_FOUND, "no_live_sessions", "this server is given no live sessions")
+    })
+}
+
+async fn show_live_sessions(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+) -> Result<Html<String>, PageError> {
+    let folder = live_folder(&state)?;
+    let viewer = person.clone();
+    let may_view = move |agent: &AgentName| viewer.may(AccessRole::View, agent);
+    let content = run_blocking(move || Ok(live::sessions(&live::list_sessions(&folder, may_view)))).await?;
+    framed(&state, &person, "Live sessions", "/runs", &content).await
+}
+
+async fn show_live_session(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+    UrlPath(name): UrlPath<String>,
+) -> Result<Html<String>, PageError> {
+    let folder = live_folder(&state)?;
+    let asked = name.clone();
+    let found = run_blocking(move || Ok(live::load_session(&folder, &asked))).await?;
+    let may_view = |session: &live::LiveSession| {
+        session.agent.as_ref().is_some_and(|agent| person.may(AccessRole::View, agent))
     };
-    framed(&state, &person, &id, "/look", &run_page(&view)).await
+    let found = found.filter(may_view).ok_or_else(|| {
+        ApiError::new(StatusCode::NOT_FOUND, "session_not_found", "there is no such live session")
+    })?;
+    framed(&state, &person, &name, "/runs", &live::session(&name, &found)).await
 }
 
 #[derive(Deserialize)]
@@ -329,7 +404,7 @@ async fn show_media(
     let kind = match bytes.as_slice() {
         [0x89, b'P', b'N', b'G', ..] => "image/png",
         [0xff, 0xd8, 0xff, ..] => "image/jpeg",
-        [b'R', b'I', b'F', b'F', ..] => "image/webp",
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => "image/webp",
         _ => return Err(ApiError::invalid("not a picture")),
     };
     Ok(([(header::CONTENT_TYPE, kind)], bytes).into_response())

@@ -66,8 +66,8 @@ pub(super) fn run_page(view: &RunView<'_>) -> Markup {
         div.columns data-live=[(view.is_stored && at == last).then_some("run")] data-run=(view.id) data-records=(count) {
             section.panel aria-labelledby="h-timeline" {
                 h2 #h-timeline { "Timeline" }
-                (timeline(window, &view.base, view.is_stored && at == last))
                 (travel(view, at, last))
+                (timeline(window, &view.base, view.is_stored && at == last))
             }
             section.panel aria-labelledby="h-talk" {
                 h2 #h-talk { "Conversation" }
@@ -102,6 +102,7 @@ fn facts(view: &RunView<'_>, shown: &[JournalRecord], rows: &[RunRow], state: Op
             div { dt { "calls" } dd { (number(calls as u64)) @if failed > 0 { span.bad { " · " (failed) " failed" } } } }
             div { dt { "tokens" } dd { (number(usage.input_tokens)) " in, " (number(usage.output_tokens)) " out"
                 @if usage.unknown_requests > 0 { span.dim { " + " (usage.unknown_requests) " unknown" } } } }
+            div { dt { "cost" } dd { (usage.describe_cost().unwrap_or_else(|| "none".to_owned())) } }
             div { dt { "journal" } dd { (number(view.records.len() as u64)) " records" } }
             @if let Some(session) = state.and_then(|state| state.session()) { div { dt { "session" } dd { (line(session.as_str())) } } }
             @if let Some(driver) = &view.driver { div { dt { "driven by" } dd.mono { (line(driver)) } } }

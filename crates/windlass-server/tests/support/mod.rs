@@ -214,6 +214,14 @@ impl TestServer {
         Self::serve(AgentServer::new([clerk(), clerk_named("bank")]), store, configure).await
     }
 
+    pub async fn start_agents_on<const N: usize>(
+        agents: [Agent; N],
+        store: Arc<dyn RunQueue>,
+        configure: impl FnOnce(AgentServer) -> AgentServer,
+    ) -> Self {
+        Self::serve(AgentServer::new(agents), store, configure).await
+    }
+
     /// Starts a server of deployed agents.
     pub async fn start_registry(registry: windlass::fleet::AgentRegistry) -> Self {
         let folder = tempfile::tempdir().unwrap();

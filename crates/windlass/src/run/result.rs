@@ -170,6 +170,11 @@ impl RunRecord {
         self.state().history()
     }
 
+    /// Returns the number of records in the journal. It reads none of them.
+    pub fn record_count(&self) -> u64 {
+        self.records.len() as u64
+    }
+
     /// Returns the journal. Of a run that was opened from a snapshot, the first call reads the records before the
     /// snapshot from the store, blocking the thread; if they cannot be read, those after the snapshot are returned, and
     /// [`RunRecord::read_journal`] returns the error.
