@@ -4,7 +4,8 @@
 //! of the run and their place in it. So a live trace and the trace of a journal that is exported later are the same, and
 //! a run that moves between processes keeps one trace.
 //!
-//! - [`TracedStore`] wraps a store and sends the spans of its runs while they are written.
+//! - [`TracedStore`] wraps a store and sends the spans of its runs while they are written; [`TracedQueue`] does so for the
+//!   queue of a worker or a server.
 //! - [`export_run`] sends the spans of a stored run.
 //! - [`OtlpSettings`] reads the `OTEL_*` variables; [`SpanSender`] takes any other exporter of the `opentelemetry` crates.
 //!
@@ -16,12 +17,14 @@ mod export;
 mod journal_spans;
 mod otlp;
 mod run_span;
+mod traced_queue;
 mod traced_store;
 
 pub use export::{ExportRunError, SpanSender, export_run};
 pub use journal_spans::{JournalSpans, TraceContent};
 pub use otlp::{OtlpSettings, OtlpSettingsError};
 pub use run_span::{RunSpan, RunSpanEvent, RunSpanKind, RunSpanLink, RunSpanStatus, trace_id_of_run};
+pub use traced_queue::TracedQueue;
 pub use traced_store::TracedStore;
 
 /// The version of OpenTelemetry's semantic conventions that names of attributes follow.
