@@ -155,6 +155,7 @@ const GOLDEN_KINDS: &[(&str, &[&str])] = &[
             "turn_continued",
             "output_rejected",
             "input_added",
+            "run_restored",
             "run_finished",
             "run_failed",
             "run_cancelled",
@@ -330,6 +331,7 @@ fn new_kinds_need_golden_files(entry: &JournalEntry, decision: &Decision, how: &
         | JournalEntry::TurnContinued
         | JournalEntry::OutputRejected(_) => {}
         JournalEntry::InputAdded(_)
+        | JournalEntry::RunRestored(_)
         | JournalEntry::RunFinished(_)
         | JournalEntry::RunFailed(_)
         | JournalEntry::RunCancelled(_) => {}

@@ -270,6 +270,7 @@ impl OpenAgent {
             JournalEntry::HandoffRecorded(handoff) => self.hand_off(&handoff.call, &handoff.to, at, writer),
             JournalEntry::OutputRejected(_) => self.push_event("output_rejected", at),
             JournalEntry::InputAdded(_) => self.push_event("input_added", at),
+            JournalEntry::RunRestored(_) => self.push_event("run_restored", at),
             JournalEntry::ModelInputFiltered(_) => self.push_event("model_input_filtered", at),
             JournalEntry::HistoryCompacted(_) => self.push_event("history_compacted", at),
             JournalEntry::BudgetReached(_) => self.push_event("budget_reached", at),

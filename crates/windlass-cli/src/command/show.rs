@@ -224,6 +224,10 @@ fn summary_lines(record: &JournalRecord, records: &[JournalRecord]) -> Vec<Summa
             let text = format!("failed: {}", failed.failure);
             vec![SummaryLine::shortened("✗", TextStyle::Failure, &text)]
         }
+        JournalEntry::RunRestored(_) => {
+            let text = "the store was restored from a backup; what the run did since is unknown";
+            vec![SummaryLine::shortened("↺", TextStyle::Waiting, text)]
+        }
         JournalEntry::RunCancelled(_) => {
             vec![SummaryLine::shortened("■", TextStyle::Waiting, "cancelled")]
         }

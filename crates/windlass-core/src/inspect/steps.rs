@@ -143,6 +143,9 @@ impl<'a> StepDescriber<'a> {
             JournalEntry::TurnContinued => "the results are not final".to_owned(),
             JournalEntry::OutputRejected(_) => "the output does not match its type".to_owned(),
             JournalEntry::InputAdded(added) => format!("more input: {}", spoken_text(&added.items)),
+            JournalEntry::RunRestored(_) => {
+                "the store was restored from a backup; what the run did since is unknown".to_owned()
+            }
             JournalEntry::RunFinished(finished) => format!("finished: {}", quote_line(&finished.output)),
             JournalEntry::RunFailed(failed) => {
                 format!("failed: {}", truncate_to_line(&failed.failure.to_string()))

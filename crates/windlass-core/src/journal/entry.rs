@@ -75,6 +75,8 @@ pub enum JournalEntry {
     OutputRejected(OutputRejected),
     /// Input was added to a run that has not ended; the next model request contains it.
     InputAdded(InputAdded),
+    /// The store that has the run was restored from a backup: the run may have gone on after the record before this one.
+    RunRestored(RunRestored),
     /// The run finished with an output.
     RunFinished(RunFinished),
     /// The run failed.
@@ -715,6 +717,13 @@ pub struct InputAdded {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<u64>,
 }
+
+/// The store that has the run was restored from a backup.
+///
+/// Calls that were open and must not be repeated may have started since, so they are in doubt; so is every later call of the
+/// run that has an effect, because the run may have made it under another id.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRestored {}
 
 /// The run finished with an output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

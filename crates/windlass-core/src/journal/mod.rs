@@ -19,7 +19,7 @@ pub use entry::{
     CallStatus, CompactionReason, DecisionRecorded, DecisionRevoked, FilteredInput, ForkOrigin,
     GuardrailOutcome, GuardrailRecord, GuardrailStage, HandoffRecorded, HistoryCompacted, InputAdded,
     JournalEntry, JournalRecord, ModelInputFiltered, ModelRequestFailed, ModelResponded, OutputRejected,
-    ResponseRejected, RunCancelled, RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
+    ResponseRejected, RunCancelled, RunFailed, RunFinished, RunRestored, RunStarted, ToolUsePolicyKind,
 };
 pub use format::{
     FORMAT_VERSION, HashChain, JournalFormatError, JournalLine, decode_journal, decode_lines, decode_record,

@@ -82,6 +82,7 @@ entries! {
     "handoff_recorded" => HandoffRecorded,
     "output_rejected" => OutputRejected,
     "input_added" => InputAdded,
+    "run_restored" => RunRestored,
     "run_finished" => RunFinished,
     "run_failed" => RunFailed,
     "run_cancelled" => RunCancelled,

@@ -43,7 +43,8 @@ fn step_of(entry: &JournalEntry) -> RecordedStep {
         | JournalEntry::DecisionRecorded(_)
         | JournalEntry::DecisionRevoked(_)
         | JournalEntry::CallEndedLate(_)
-        | JournalEntry::InputAdded(_) => RecordedStep::Other,
+        | JournalEntry::InputAdded(_)
+        | JournalEntry::RunRestored(_) => RecordedStep::Other,
     }
 }
 

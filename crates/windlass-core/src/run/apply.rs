@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::budget_stage::{BUDGET_CALL, BudgetStage};
-use super::call_slot::{CallSlot, CallSlotState, OpenTurn};
+use super::call_slot::{CallSlot, CallSlotState, OpenTurn, UnrecordedStart};
 use super::lifecycle::{CallResult, unchecked_result};
 use super::{
     OutputCandidate, OutputCandidateSource, Run, RunEnd, RunItem, RunItemKind, RunPhase, model_text,
@@ -143,10 +143,13 @@ impl Run {
         }
         let Some((call, rest)) = path.split_first() else { return self.apply_entry(entry) };
         let no_such = || ApplyError::UnknownCall(call.clone());
+        let is_restored = self.is_restored;
         let slot = self.open_turn_mut().and_then(|turn| turn.slot_mut(call)).ok_or_else(no_such)?;
         match (&mut slot.nested_run, entry) {
             (Some(child), _) => child.apply_below(rest, entry),
-            (None, JournalEntry::RunStarted(started)) if rest.is_empty() => slot.start_nested_run(started),
+            (None, JournalEntry::RunStarted(started)) if rest.is_empty() => {
+                slot.start_nested_run(started, is_restored)
+            }
             (None, _) => Err(no_such()),
         }
     }
@@ -270,6 +273,7 @@ impl Run {
                     self.added_input.extend(added.items.iter().cloned());
                 }
             }
+            JournalEntry::RunRestored(_) => self.apply_restored(),
             JournalEntry::RunFinished(finished) => {
                 if self.open_turn().is_some() {
                     return Err(ApplyError::UnexpectedEntry {
@@ -382,6 +386,9 @@ impl Run {
                 slot.apply_standing_decision(verdict);
             }
         }
+        if self.is_restored {
+            turn.doubt_repeated_calls();
+        }
         let only_handoffs =
             turn.slots.iter().all(|slot| matches!(slot.planned.disposition, CallDisposition::Handoff { .. }));
         self.phase = if only_handoffs { RunPhase::HandoffPending(turn) } else { RunPhase::CallsOpen(turn) };
@@ -450,7 +457,13 @@ impl Run {
         if slot.key.as_ref().is_some_and(|recorded| **recorded != key) && !slot.can_renew_key(effect) {
             return may_not("an earlier attempt had another idempotency key");
         }
+        if slot.unrecorded_start == Some(UnrecordedStart::OtherCall) {
+            return may_not("it may repeat a call that was made after the backup");
+        }
+        let is_unapproved = slot.unrecorded_start.is_some()
+            && matches!(gate, ApprovalPolicy::Required | ApprovalPolicy::RequiredEachTime);
         let (attempt, edited) = match &slot.state {
+            CallSlotState::Running { .. } if is_unapproved => return may_not("it needs a decision"),
             CallSlotState::Open => match gate {
                 ApprovalPolicy::NotRequired | ApprovalPolicy::ByRule | ApprovalPolicy::ByRuleEachTime => {
                     (1, None)
@@ -473,6 +486,7 @@ impl Run {
         slot.held_attempt = None;
         slot.key = Some(Box::new(key));
         slot.has_inherited_key = started.is_inherited;
+        slot.unrecorded_start = None;
         Ok(())
     }
 
@@ -788,6 +802,7 @@ fn continues_run(entry: &JournalEntry) -> bool {
         | JournalEntry::CallSettled(_)
         | JournalEntry::CallEndedLate(_)
         | JournalEntry::InputAdded(_)
+        | JournalEntry::RunRestored(_)
         | JournalEntry::RunFailed(_)
         | JournalEntry::RunCancelled(_) => false,
     }

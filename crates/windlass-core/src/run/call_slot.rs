@@ -97,6 +97,17 @@ pub(super) struct CallSlot {
     pub(super) has_inherited_key: bool,
     /// Questions that the body asked, with their answers.
     pub(super) answered_questions: Vec<AnsweredQuestion>,
+    /// The start that the journal lacks, if the run comes from a backup and nobody has approved the call.
+    pub(super) unrecorded_start: Option<UnrecordedStart>,
+}
+
+/// A start that may have happened between a backup and the loss of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UnrecordedStart {
+    /// The call itself may have started.
+    SameCall,
+    /// The run may have made the same call under another id.
+    OtherCall,
 }
 
 /// A decision about a call.
@@ -159,6 +170,7 @@ impl OpenTurn {
             key: None,
             has_inherited_key: false,
             answered_questions: Vec::new(),
+            unrecorded_start: None,
         }));
         let unsettled = slots
             .iter()
@@ -465,12 +477,17 @@ impl CallSlot {
     }
 
     /// Starts a nested run inside the call.
-    pub(super) fn start_nested_run(&mut self, started: &RunStarted) -> Result<ApplyOutcome, ApplyError> {
+    pub(super) fn start_nested_run(
+        &mut self,
+        started: &RunStarted,
+        is_restored: bool,
+    ) -> Result<ApplyOutcome, ApplyError> {
         match (&self.planned.disposition, &self.state) {
             (CallDisposition::Execute { body: BodyKind::Agent, .. }, CallSlotState::Running { .. }) => {
                 // The parent's model wrote the input of the agent from what it could read.
                 let mut nested = Run::start(started.clone());
                 nested.context_sources.add(self.context_sources);
+                nested.is_restored = is_restored;
                 self.nested_run = Some(Box::new(nested));
                 Ok(ApplyOutcome::default())
             }

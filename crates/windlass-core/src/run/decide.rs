@@ -1,7 +1,7 @@
 //! Applies holds and decisions to calls.
 
 use super::apply::ApplyError;
-use super::call_slot::{CallSlot, CallSlotState, SlotDecision};
+use super::call_slot::{CallSlot, CallSlotState, SlotDecision, UnrecordedStart};
 use super::{Run, model_text};
 use crate::decision::{AnsweredQuestion, Decision, DecisionScope, HoldReason, PendingCall, StandingVerdict};
 use crate::id::{CallPath, Timestamp};
@@ -45,6 +45,13 @@ impl Run {
             (CallSlotState::Running { attempt, edited_arguments: edited }, HoldReason::Question(_))
                 if slot.nested_run.is_none() =>
             {
+                (*attempt, edited.clone())
+            }
+            // It was found that the call had not started after the backup, so it is as before.
+            (CallSlotState::Running { attempt, edited_arguments: edited }, HoldReason::Approval)
+                if slot.unrecorded_start == Some(UnrecordedStart::SameCall) =>
+            {
+                slot.unrecorded_start = None;
                 (*attempt, edited.clone())
             }
             _ => return out_of_place("the call has gone on"),
@@ -207,6 +214,12 @@ impl CallSlot {
             (_, HoldReason::Question(_)) => return wrong("for an answer to its question"),
             (_, HoldReason::Approval) => return wrong("for approval"),
         };
+        let is_new_again = matches!(decided.decision, Decision::ConfirmNotExecuted);
+        if is_new_again && self.unrecorded_start.take().is_some() {
+            // That it did not happen is no approval.
+            (self.state, self.held_attempt) = (CallSlotState::Open, None);
+            return Ok(());
+        }
         let state_before = std::mem::replace(&mut self.state, state_after);
         let made = SlotDecision {
             decision: decided.decision.clone(),

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::Run;
-use super::call_slot::{CallSlot, CallSlotState};
+use super::call_slot::{CallSlot, CallSlotState, UnrecordedStart};
 use super::model_text;
 use crate::decision::{HoldReason, PersonQuestion};
 use crate::failure::RunFailure;
@@ -528,6 +528,11 @@ impl Run {
             },
             CallSlotState::Approved { attempt, .. } => gate_effect(runnable(attempt + 1), slot, progress),
             // An earlier driver started the body, or this one failed and tries again.
+            CallSlotState::Running { attempt, .. }
+                if slot.unrecorded_start.is_some() && !progress.is_retry =>
+            {
+                unrecorded_start_effect(runnable(attempt + 1), slot, progress)
+            }
             CallSlotState::Running { attempt, .. } => match (effect, &progress.reconciled) {
                 _ if progress.is_retry => gate_effect(runnable(attempt + 1), slot, progress),
                 (ToolEffect::Pure | ToolEffect::Idempotent, None) if started_unasked(slot, progress) => {
@@ -550,6 +555,21 @@ impl Run {
             | CallSlotState::BodyEnded { .. }
             | CallSlotState::Settled { .. } => CallEffect::Done(CallOutcome::Held),
         }
+    }
+}
+
+/// Returns the effect of a call that nobody has approved and that may have started after the backup that its run comes
+/// from.
+fn unrecorded_start_effect(runnable: RunnableCall, slot: &CallSlot, progress: &CallProgress) -> CallEffect {
+    match (slot.unrecorded_start, &progress.reconciled) {
+        // Its key says nothing about a call with another id.
+        (Some(UnrecordedStart::OtherCall), _) => CallEffect::Hold(HoldReason::InDoubt),
+        (_, None) => CallEffect::Reconcile,
+        (_, Some(ReconcileReport::NotExecuted)) => match approval_effect(slot, progress) {
+            Some(asking) => asking,
+            None => gate_effect(runnable, slot, progress),
+        },
+        (_, Some(_)) => CallEffect::Hold(HoldReason::InDoubt),
     }
 }
 

@@ -1144,3 +1144,117 @@ fn whatever_is_reported_the_invariants_of_a_call_hold() {
     let rare: Vec<_> = times.iter().filter(|(_, times)| **times < 20).collect();
     assert_eq!((times.len(), rare), (27, vec![]), "{times:?}");
 }
+
+/// Returns the effects of a call after its run was restored from a backup.
+fn drive_restored(script: &str, chosen: &[(&str, CallReport)]) -> String {
+    CallDriver::new(&format!("{script}; restore"), NONE).drive(chosen)
+}
+
+#[test]
+fn a_call_that_may_have_started_after_the_backup_is_in_doubt() {
+    let unknown = || [("reconcile", CallReport::Reconciled(ReconcileReport::Unknown))];
+    let in_doubt = "reconcile, hold in doubt, done held";
+    let scripts = [
+        "answer c1:transfer",
+        "answer c1:pay",
+        "answer c1:pay; hold c1",
+        "answer c1:pay; hold c1; approve c1",
+        "answer c1:transfer; start c1",
+        "answer c1:transfer; start c1; doubt c1",
+        "answer c1:transfer; start c1; doubt c1; did_not_happen c1",
+        "answer c1:transfer; start c1; ask c1",
+    ];
+    for script in scripts {
+        assert_eq!(drive_restored(script, &unknown()), in_doubt, "{script}");
+    }
+    let executed = CallReport::Reconciled(ReconcileReport::Executed("paid".into()));
+    for script in scripts {
+        assert_eq!(
+            drive_restored(script, &[("reconcile", executed.clone())]),
+            "reconcile, settle reconciled, done settled",
+            "{script}"
+        );
+    }
+}
+
+#[test]
+fn a_restored_call_whose_effect_can_be_repeated_is_not_in_doubt() {
+    let runs = "start#1, body#1, settle succeeded, done settled";
+    assert_eq!(drive_restored("answer c1:look", &[]), runs);
+    assert_eq!(drive_restored("answer c1:print", &[]), runs, "its key is the one that it had");
+    assert_eq!(
+        drive_restored("answer c1:print; start c1", &[]),
+        "start#2, body#2, settle succeeded, done settled"
+    );
+}
+
+#[test]
+fn a_restored_call_that_did_not_start_still_needs_its_approval() {
+    // The reconcile function says so.
+    assert_eq!(
+        drive_restored("answer c1:transfer", &[]),
+        "reconcile, start#2, body#2, settle succeeded, done settled"
+    );
+    for script in ["answer c1:pay", "answer c1:pay; hold c1"] {
+        let mut driver = CallDriver::new(&format!("{script}; restore"), NONE);
+        assert_eq!(driver.drive(&[]), "reconcile, hold, done held", "{script}");
+        driver.decide("approve c1");
+        driver.restart(NONE);
+        assert_eq!(driver.drive(&[]), "start#2, body#2, settle succeeded, done settled", "{script}");
+    }
+    assert_eq!(
+        drive_restored("answer c1:pay; hold c1; approve c1", &[]),
+        "reconcile, start#2, body#2, settle succeeded, done settled",
+        "it was approved before the backup"
+    );
+    // A person says so.
+    let unknown = || [("reconcile", CallReport::Reconciled(ReconcileReport::Unknown))];
+    let mut driver = CallDriver::new("answer c1:pay; hold c1; restore", NONE);
+    assert_eq!(driver.drive(&unknown()), "reconcile, hold in doubt, done held");
+    assert!(driver.bench.try_line("approve c1").is_err(), "an approval does not answer the question");
+    driver.decide("did_not_happen c1");
+    driver.restart(NONE);
+    assert_eq!(driver.drive(&[]), "hold, done held", "that it did not happen is no approval");
+    driver.decide("approve c1");
+    driver.restart(NONE);
+    assert_eq!(driver.drive(&[]), "start#1, body#1, settle succeeded, done settled");
+    // No driver may start it unasked.
+    let mut driver = CallDriver::new("answer c1:pay; hold c1; restore", NONE);
+    assert!(driver.bench.try_line("start c1 2").is_err());
+}
+
+#[test]
+fn later_calls_of_a_restored_run_may_repeat_what_it_did() {
+    let before = "answer c0:look; start c0; settle c0 succeeded; restore";
+    for (call, then) in
+        [("c1:transfer", "start#1, body#1, settle succeeded, done settled"), ("c1:pay", "hold, done held")]
+    {
+        let mut driver = CallDriver::new(&format!("{before}; answer {call}"), NONE);
+        assert_eq!(driver.drive(&[]), "hold in doubt, done held", "{call}: its key says nothing");
+        assert!(driver.bench.try_line("start c1 2").is_err(), "{call}");
+        driver.decide("did_not_happen c1");
+        driver.restart(NONE);
+        assert_eq!(driver.drive(&[]), then, "{call}");
+    }
+    let print = format!("{before}; answer c1:print");
+    assert_eq!(
+        CallDriver::new(&print, NONE).drive(&[]),
+        "hold in doubt, done held",
+        "it has another key now"
+    );
+    let look = format!("{before}; answer c1:look");
+    assert_eq!(CallDriver::new(&look, NONE).drive(&[]), "start#1, body#1, settle succeeded, done settled");
+    let ended = RunBench::from_script("say; finish");
+    assert!(ended.run.outcome().is_some());
+}
+
+#[test]
+fn calls_of_nested_agents_are_in_doubt_too() {
+    let nested =
+        RunBench::from_script("answer c1:books; start c1; c1/ nest; c1/ answer n1:pay; c1/ hold n1; restore");
+    assert!(
+        nested.run.pending_calls().is_empty(),
+        "the approval of the backup is void until the doubt is resolved"
+    );
+    assert!(nested.run.is_restored());
+}

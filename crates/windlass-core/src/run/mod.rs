@@ -9,6 +9,7 @@ pub mod model_text;
 mod next;
 mod outline;
 mod replay;
+mod restored;
 mod snapshot;
 mod snapshot_segment;
 
@@ -101,6 +102,8 @@ pub struct Run {
     budget_stage: BudgetStage,
     /// Number of questions about budgets so far.
     budget_questions: u32,
+    /// True if the run comes from a backup, and may have gone on after it.
+    is_restored: bool,
     phase: RunPhase,
 }
 
@@ -254,6 +257,7 @@ impl Run {
             budget_ledger,
             budget_stage: BudgetStage::Open,
             budget_questions: 0,
+            is_restored: false,
             phase: RunPhase::AwaitingModel,
         }
     }

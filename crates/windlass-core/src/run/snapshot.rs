@@ -29,7 +29,7 @@ use crate::usage::Usage;
 
 /// Version of the serialised form. Every change of the form must change it, so that an old snapshot is never
 /// misread.
-const SNAPSHOT_VERSION: &str = concat!("windlass ", env!("CARGO_PKG_VERSION"), " snapshot 5");
+const SNAPSHOT_VERSION: &str = concat!("windlass ", env!("CARGO_PKG_VERSION"), " snapshot 6");
 
 /// The position of a snapshot: the sizes of the parts of the state that its segments have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,10 +119,16 @@ struct SnapshotHead {
     budget_ledger: Option<Box<BudgetLedger>>,
     #[serde(default, skip_serializing_if = "is_zero")]
     budget_questions: u32,
+    #[serde(default, skip_serializing_if = "is_false")]
+    is_restored: bool,
 }
 
 fn is_zero(count: &u32) -> bool {
     *count == 0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl ReplayedRun {
@@ -176,6 +182,7 @@ impl ReplayedRun {
             has_call_activity: run.has_call_activity,
             budget_ledger: run.budget_ledger.clone(),
             budget_questions: run.budget_questions,
+            is_restored: run.is_restored,
         };
         Some(EncodedSnapshot { head: serde_json::to_string(&head).ok()?, segment, position })
     }
@@ -228,6 +235,7 @@ impl RunOutline {
             budget_ledger: head.budget_ledger,
             budget_stage: BudgetStage::Open,
             budget_questions: head.budget_questions,
+            is_restored: head.is_restored,
             phase: RunPhase::AwaitingModel,
         };
         let replay = ReplayedRun {

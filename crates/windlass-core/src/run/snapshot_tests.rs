@@ -128,10 +128,10 @@ fn what_another_version_wrote_is_not_read() {
     assert!(!segment.contains("Good morning"), "{segment}");
     assert_eq!(restore(&head, std::slice::from_ref(&segment), &[]), None);
     // A change of the serialised form requires a new snapshot version.
-    let golden = include_str!("../../tests/golden/snapshot-5.txt").trim_end();
+    let golden = include_str!("../../tests/golden/snapshot-6.txt").trim_end();
     assert_eq!(format!("{head}\n{segment}"), golden);
     for other in [
-        head.replace("snapshot 5", "snapshot 4"),
+        head.replace("snapshot 6", "snapshot 5"),
         head.replace("\"history_len\":3", "\"history_len\":4"),
         head.replace("\"has_filtered_input\":false", "\"has_filtered_input\":true"),
         head[..head.len() / 2].to_owned(),

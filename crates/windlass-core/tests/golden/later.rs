@@ -9,7 +9,7 @@ use windlass_core::{
     item::{CallKind, ContentPart, Item, MediaSource, OutputContent, ToolCall},
     journal::{
         CallHeld, CallSettled, CallStatus, CompactionReason, FilteredInput, HistoryCompacted, JournalEntry,
-        JournalRecord, ModelRequestFailed, OutputRejected, ToolUsePolicyKind,
+        JournalRecord, ModelRequestFailed, OutputRejected, RunRestored, ToolUsePolicyKind,
     },
     usage::Usage,
 };
@@ -185,5 +185,26 @@ pub(super) fn compacted_journal() -> Vec<JournalRecord> {
         summary_usage: None,
     }));
     journal.append_response(vec![Item::assistant("Two pages are read.")]);
+    journal.records
+}
+
+/// A run of a restored backup: its pending approval became a doubt, and so did the call of the next turn.
+pub(super) fn restored_journal() -> Vec<JournalRecord> {
+    let mut journal = GoldenJournal::start("run-restored", "desk", "Pay both.");
+    journal.append_response(vec![tool_call_item("c1", "transfer", json!({ "cents": 5 }))]);
+    journal.append(JournalEntry::RunRestored(RunRestored::default()));
+    journal.append(held_entry("c1", HoldReason::InDoubt));
+    let output = OutputContent::from("transfer 17");
+    journal.append_decision(
+        "c1",
+        Decision::ConfirmExecuted { output: output.clone() },
+        DecisionScope::ThisCall,
+        None,
+    );
+    journal.append(settled_entry("c1", CallStatus::Reconciled, output));
+    journal.append_response(vec![tool_call_item("c2", "transfer", json!({ "cents": 6 }))]);
+    journal.append(held_entry("c2", HoldReason::InDoubt));
+    journal.append(JournalEntry::RunRestored(RunRestored::default()));
+    journal.append(held_entry("c2", HoldReason::InDoubt));
     journal.records
 }

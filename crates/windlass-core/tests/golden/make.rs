@@ -53,6 +53,7 @@ pub(crate) fn golden_journals() -> Vec<(&'static str, Vec<JournalRecord>)> {
         ("withheld", later::withheld_journal()),
         ("corrected", later::corrected_journal()),
         ("compacted", later::compacted_journal()),
+        ("restored", later::restored_journal()),
         ("budget_granted", budgets::granted_journal()),
         ("budget_reached", budgets::reached_journal()),
         ("budget_failed", budgets::failed_journal()),

@@ -380,6 +380,11 @@ impl RowBuilder {
             JournalEntry::BudgetReserved(_) => {}
             JournalEntry::OutputRejected(_) => self.note(record, agent, "the output does not match its type"),
             JournalEntry::DecisionRevoked(_) => self.note(record, agent, "a standing decision was revoked"),
+            JournalEntry::RunRestored(_) => self.note(
+                record,
+                agent,
+                "the store was restored from a backup; what the run did since is unknown",
+            ),
             JournalEntry::TurnContinued => {}
         }
     }

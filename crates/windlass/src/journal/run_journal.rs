@@ -558,6 +558,7 @@ fn required_durability(entry: &JournalEntry) -> Durability {
         | JournalEntry::OutputRejected(_)
         | JournalEntry::HistoryCompacted(_)
         | JournalEntry::InputAdded(_)
+        | JournalEntry::RunRestored(_)
         | JournalEntry::RunFinished(_)
         | JournalEntry::RunFailed(_)
         | JournalEntry::RunCancelled(_) => Durability::Sync,

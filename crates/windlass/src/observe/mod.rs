@@ -196,6 +196,7 @@ impl RunObserver {
                 None
             }
             JournalEntry::RunStarted(_)
+            | JournalEntry::RunRestored(_)
             | JournalEntry::ResponseRejected(_)
             | JournalEntry::ModelInputFiltered(_)
             | JournalEntry::BudgetReserved(_)

@@ -18,7 +18,7 @@ use crate::{
         CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted, CallStatus, CompactionReason,
         DecisionRecorded, DecisionRevoked, FilteredInput, HandoffRecorded, HistoryCompacted, InputAdded,
         JournalEntry, JournalRecord, ModelInputFiltered, ModelRequestFailed, ModelResponded, OutputRejected,
-        ResponseRejected, RunCancelled, RunFailed, RunFinished, RunStarted, ToolUsePolicyKind,
+        ResponseRejected, RunCancelled, RunFailed, RunFinished, RunRestored, RunStarted, ToolUsePolicyKind,
     },
     plan::{BodyKind, CallDisposition, ResolvedTool, ResponsePlan, ToolLookup, plan_response},
     tool::{ApprovalPolicy, ToolEffect, ToolKey},
@@ -300,6 +300,7 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
         "input" => {
             JournalEntry::InputAdded(InputAdded { items: vec![Arc::new(Item::user("more"))], order: None })
         }
+        "restore" => JournalEntry::RunRestored(RunRestored::default()),
         "finish" => JournalEntry::RunFinished(RunFinished { output: "the end".to_owned(), message: None }),
         "finish_with_message" => {
             let message = Some(Arc::new(Item::assistant("handled")));
