@@ -265,6 +265,19 @@ pub enum ConfigError {
         /// The part that the run lacks: `session` or `store`.
         missing: &'static str,
     },
+    /// A tool has a limit that processes share, and the run has no store. Nothing was executed with it.
+    #[error(
+        "tool `{tool}` of agent `{agent}` has the shared limit `{limit}`, and the run has no store; hint: give the run one \
+         with `.store(…)`, or the tool a limit of this process with `.max_concurrent_calls(…)`"
+    )]
+    SharedLimitUnavailable {
+        /// The tool.
+        tool: String,
+        /// The agent.
+        agent: AgentName,
+        /// Name of the limit.
+        limit: String,
+    },
     /// A stored run was to be continued without its store.
     #[error("run `{run}` can only be continued with its store, and none was given; hint: `.store(…)`")]
     NoStore {
@@ -458,6 +471,7 @@ impl StoreError {
             | StoreErrorKind::AlreadyDecided
             | StoreErrorKind::Corrupt
             | StoreErrorKind::UnsupportedVersion
+            | StoreErrorKind::NotRestored
             | StoreErrorKind::Disk
             | StoreErrorKind::Other => false,
         }
@@ -493,6 +507,8 @@ pub enum StoreErrorKind {
     Corrupt,
     /// The data were written by a newer version.
     UnsupportedVersion,
+    /// The store is a backup, or its database was restored from one: its open runs are not in doubt yet.
+    NotRestored,
     /// The disk is full or cannot be read or written.
     Disk,
     /// Any other error.

@@ -149,7 +149,7 @@ async fn a_newer_version_is_refused_with_its_number() {
     db.pragma_update(None, "user_version", 7).expect("set");
     drop(db);
     let before = fs::read(&path).expect("can be read");
-    assert_error(&open_error(&path), StoreErrorKind::UnsupportedVersion, &["new.db", "version 7", "up to 3"]);
+    assert_error(&open_error(&path), StoreErrorKind::UnsupportedVersion, &["new.db", "version 7", "up to 4"]);
     assert_eq!(fs::read(&path).expect("can be read"), before);
 }
 

@@ -481,7 +481,8 @@ async fn a_backup_is_a_store_of_its_time() {
     assert_eq!(again.kind(), StoreErrorKind::AlreadyExists);
     let copy = SqliteStore::open(&target).expect("opens");
     assert_eq!(Store::load_journal(&copy, &"run".into(), 0).await.expect("read"), journal_lines(4));
-    append_lines(&copy, &lease, 4, journal_lines(5).split_off(4)).await;
+    let written = copy.append_journal(&lease, 4, journal_lines(5).split_off(4), Durability::Sync).await;
+    assert_eq!(written.expect_err("nothing is written to a backup").kind(), StoreErrorKind::NotRestored);
     drop(copy);
     let names = std::fs::read_dir(target.parent().expect("a folder")).expect("read");
     let names: Vec<_> =

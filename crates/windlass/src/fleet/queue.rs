@@ -128,7 +128,7 @@ pub trait RunQueue: Store {
     /// run was not submitted.
     fn post_order<'a>(&'a self, run: &'a RunId, order: &'a QueueOrder) -> StoreFuture<'a, u64>;
 
-    /// Makes a run ready again that is a dead letter or waits, and resets its attempts and refusals.
+    /// Makes a run ready again that is a dead letter, waits or is parked, and resets its attempts and refusals.
     ///
     /// # Errors
     ///

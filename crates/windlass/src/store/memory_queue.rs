@@ -51,7 +51,11 @@ impl QueueRow {
     fn revive(&mut self, last_position: &mut u64) {
         (self.attempt, self.reason) = (0, None);
         self.declined_by.clear();
-        if matches!(self.state, QueuedState::DeadLetter | QueuedState::Waiting { .. }) {
+        let is_asleep = matches!(
+            self.state,
+            QueuedState::DeadLetter | QueuedState::Waiting { .. } | QueuedState::Parked { .. }
+        );
+        if is_asleep {
             self.make_ready(last_position);
         }
     }

@@ -19,6 +19,7 @@ mod observable;
 mod open;
 mod post_decision;
 mod query;
+mod restore;
 mod retention;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -45,6 +46,7 @@ pub use post_decision::{
     post_signed_decision,
 };
 pub use query::{RunCursor, RunQuery, StartSession, end_of_run, list_all_runs, session_of_first_line};
+pub use restore::{RestoreReport, mark_restored};
 pub use retention::{RetentionPolicy, apply_retention};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStore, StoreWarning, WriterStats};

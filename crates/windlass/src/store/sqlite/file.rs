@@ -233,6 +233,15 @@ impl DatabaseFile {
         StoreError::with_kind(StoreErrorKind::Corrupt, message).with_source(error)
     }
 
+    /// Returns the error for a write to a backup.
+    pub(super) fn backup_error(&self, about: &RequestSubject) -> StoreError {
+        let path = self.path.display();
+        let message = format!(
+            "{about}: `{path}` is a backup, and no run is driven from it before it is restored; hint: `windlass restore`"
+        );
+        StoreError::with_kind(StoreErrorKind::NotRestored, message)
+    }
+
     /// Returns the error for a write to a file that was opened for salvage.
     pub(super) fn read_only_error(&self, about: &RequestSubject) -> StoreError {
         let path = self.path.display();

@@ -9,6 +9,7 @@ mod history;
 mod queue;
 mod reader;
 mod receipts;
+mod run_list;
 mod run_queue;
 mod runs;
 mod schedules;
@@ -42,7 +43,8 @@ pub use self::warnings::StoreWarning;
 use self::writer::{AckLevel, RequestSubject, SqliteWriter, WriteTx};
 use super::{
     ApproverPolicy, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
-    ReceiptClaim, ReceiptKey, RunQuery, RunStatus, SessionHolder, SnapshotSegments, Store, StoreFuture,
+    ReceiptClaim, ReceiptKey, RestoreReport, RunQuery, RunStatus, SessionHolder, SnapshotSegments, Store,
+    StoreFuture,
     StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::error::StoreError;
@@ -123,12 +125,17 @@ impl SqliteStore {
         for warning in &warnings {
             tracing::warn!(path = %file.path.display(), "{warning}");
         }
-        let writer = SqliteWriter::start(db, file.clone(), store_id.clone())?;
-        let readers = ReaderPool::start(&file, writer.counters())?;
+        let (writer, readers) = if warnings.contains(&StoreWarning::Backup) {
+            (None, ReaderPool::start_without_writer(&file)?)
+        } else {
+            let writer = SqliteWriter::start(db, file.clone(), store_id.clone())?;
+            let readers = ReaderPool::start(&file, writer.counters())?;
+            (Some(writer), readers)
+        };
         let snapshot_interval = DEFAULT_SNAPSHOT_INTERVAL;
         Ok(Self {
             readers,
-            writer: Some(writer),
+            writer,
             file,
             store_id,
             snapshot_interval,
@@ -221,10 +228,10 @@ impl SqliteStore {
     }
 
     /// Writes a consistent copy of the store to a file that does not exist yet, while runs go on. The copy has every
-    /// write that was acknowledged before the call, and opens as a store.
+    /// write that was acknowledged before the call.
     ///
-    /// A run that continued after the backup repeats its later effects if it is driven from the copy: in place of the
-    /// original, a copy restores what is lost; beside it, it is for reading.
+    /// The copy opens as a store that can be read: nothing is written to it and no run is driven from it, because a run that
+    /// has gone on since would repeat its later effects. [`SqliteStore::restore`] makes a store of it.
     ///
     /// # Errors
     ///
@@ -237,6 +244,24 @@ impl SqliteStore {
         let (file, path) = (self.file.clone(), path.into());
         let copied = tokio::task::spawn_blocking(move || backup::write_backup(&file, &path)).await;
         copied.unwrap_or_else(|error| Err(StoreError::new("the backup was not finished").with_source(error)))
+    }
+
+    /// Makes a store of a backup at a path that does not exist, in place of a store that is lost. The backup is unchanged.
+    ///
+    /// The runs that were open at the time of the backup may have gone on after it. They come back in doubt: calls that must
+    /// not be repeated and may have started since wait for the tool's reconcile function or for a person, and so does every
+    /// later call of these runs that has an effect. Runs that were submitted after the backup, their sessions and receipts
+    /// are lost.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::AlreadyExists`](crate::error::StoreErrorKind::AlreadyExists) if
+    /// the path exists.
+    pub async fn restore(
+        backup: impl Into<PathBuf>,
+        path: impl Into<PathBuf>,
+    ) -> Result<RestoreReport, StoreError> {
+        backup::restore_backup(backup.into(), path.into()).await
     }
 
     /// Returns the statistics of the writes since the store was opened.
@@ -254,7 +279,15 @@ impl SqliteStore {
     {
         match &self.writer {
             Some(writer) => writer.submit(about, when, work),
-            None => std::future::ready(Err(self.file.read_only_error(&about))).boxed(),
+            None => std::future::ready(Err(self.no_writer_error(&about))).boxed(),
+        }
+    }
+
+    /// Returns the error for a write to a file that is only read.
+    fn no_writer_error(&self, about: &RequestSubject) -> StoreError {
+        match self.warnings.contains(&StoreWarning::Backup) {
+            true => self.file.backup_error(about),
+            false => self.file.read_only_error(about),
         }
     }
 }
@@ -395,7 +428,7 @@ impl Store for SqliteStore {
         async move {
             let owned = lease.clone();
             let Some(writer) = &self.writer else {
-                return Err(self.file.read_only_error(&RequestSubject::Run(owned.run)));
+                return Err(self.no_writer_error(&RequestSubject::Run(owned.run)));
             };
             let append = move |desk: &mut WriteTx<'_>| {
                 runs::append_journal(desk, &owned, at, &lines)?;
@@ -501,7 +534,7 @@ impl Store for SqliteStore {
 
     fn list_runs<'a>(&'a self, query: &'a RunQuery) -> StoreFuture<'a, Vec<StoredRun>> {
         let query = query.clone();
-        self.readers.run_read(RequestSubject::Store, move |db| runs::list_runs(db, &query))
+        self.readers.run_read(RequestSubject::Store, move |db| run_list::list_runs(db, &query))
     }
 
     fn forget_run<'a>(&'a self, run: &'a RunId, abandoned: Option<&'a StoredLease>) -> StoreFuture<'a, ()> {

@@ -459,7 +459,7 @@ pub(super) fn revive_run(db: &Connection, run: &RunId) -> Result<(), SqliteError
     }
     db.prepare_cached("DELETE FROM queue_refusals WHERE run = ?1")?.execute([run.as_str()])?;
     let wake = "UPDATE queue SET state = 'ready', wake = NULL, ready = ?2
-        WHERE run = ?1 AND state IN ('dead', 'waiting')";
+        WHERE run = ?1 AND state IN ('dead', 'waiting', 'parked')";
     db.prepare_cached(wake)?.execute(params![run.as_str(), next_position(db)?])?;
     Ok(())
 }
@@ -507,10 +507,11 @@ pub(super) fn list_queued_runs(
     after: Option<&RunId>,
     limit: u32,
 ) -> Result<Vec<QueuedRun>, SqliteError> {
+    // The empty name comes before all others.
     let select = "SELECT hash, body, state, wake, worker, attempt, reason FROM queue
-        WHERE (?1 IS NULL OR run > ?1) AND state != 'ended' ORDER BY run LIMIT ?2";
+        WHERE run > ?1 AND state != 'ended' ORDER BY run LIMIT ?2";
     let mut select = db.prepare_cached(select)?;
-    let mut rows = select.query(params![after.map(RunId::as_str), limit])?;
+    let mut rows = select.query(params![after.map_or("", RunId::as_str), limit])?;
     let mut runs = Vec::new();
     while let Some(row) = rows.next()? {
         runs.push(read_queued_run(db, row)?);

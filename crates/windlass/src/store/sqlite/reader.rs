@@ -35,6 +35,11 @@ impl ReaderPool {
         Self::start_with(file, tally, || file.connect_to_read())
     }
 
+    /// Starts readers for a backup, which has no writer.
+    pub(super) fn start_without_writer(file: &Arc<DatabaseFile>) -> Result<Self, StoreError> {
+        Self::start_with(file, &Arc::default(), || file.connect_to_read())
+    }
+
     /// Starts readers for a damaged file, which has no writer.
     pub(super) fn start_salvage(file: &Arc<DatabaseFile>) -> Result<Self, StoreError> {
         Self::start_with(file, &Arc::default(), || file.connect_to_salvage())

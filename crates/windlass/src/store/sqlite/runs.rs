@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use windlass_core::{
     canonical::Digest,
     id::{AgentName, RunId, Timestamp},
@@ -15,8 +15,8 @@ use super::{
     forget, from_sql_integer, from_sql_time, history, queue, snapshots, to_sql_integer, to_sql_time,
 };
 use crate::error::{StoreError, StoreErrorKind};
-use crate::store::query::end_of_run;
-use crate::store::{Lease, RunQuery, RunStatus, StoredLease, StoredRun};
+use crate::store::query::{StartSession, end_of_run, session_of_first_line};
+use crate::store::{Lease, RunStatus, StoredLease, StoredRun};
 
 /// An owned lease claim, for requests that are executed later on the writer thread.
 #[derive(Clone, Debug)]
@@ -36,8 +36,9 @@ pub(super) fn create_run(
 ) -> Result<Lease, SqliteError> {
     queue::check_owner(desk.db, &by.owner)?;
     let insert =
-        "INSERT INTO runs (name, agent, status, epoch, records, owner, beat, lease_ms, renewed, created, updated)
-                  VALUES (?1, ?2, ?3, 1, 0, ?4, 0, ?5, ?6, ?6, ?6) ON CONFLICT (name) DO NOTHING";
+        "INSERT INTO runs (name, agent, status, epoch, records, owner, beat, lease_ms, renewed, created, updated, session)
+                  VALUES (?1, ?2, ?3, 1, 0, ?4, 0, ?5, ?6, ?6, ?6, ?7) ON CONFLICT (name) DO NOTHING";
+    let session = lines.first().and_then(session_of_first_line).map(|StartSession { session, .. }| session);
     let added = desk.db.prepare_cached(insert)?.execute(params![
         run.as_str(),
         agent.as_str(),
@@ -45,6 +46,7 @@ pub(super) fn create_run(
         by.owner,
         to_sql_millis(by.duration),
         to_sql_time(by.now),
+        session.as_ref().map(|session| session.as_str()),
     ])?;
     if added == 0 {
         return Err(StoreError::already_exists(run).into());
@@ -289,47 +291,7 @@ fn read_line(row: &Row<'_>, column: usize) -> Result<JournalLine, SqliteError> {
     Ok(JournalLine { hash: Digest::from_bytes(hash), body: row.get(column + 1)? })
 }
 
-pub(super) fn list_runs(db: &Connection, query: &RunQuery) -> Result<Vec<StoredRun>, SqliteError> {
-    let mut select = "SELECT name, agent, status, created, updated, records, epoch, owner, beat, lease_ms, renewed FROM runs
-        WHERE (?1 IS NULL OR agent = ?1) AND (?2 IS NULL OR updated >= ?2) AND (?3 IS NULL OR updated < ?3)
-        AND (?4 IS NULL OR (created, name) < (?4, ?5))"
-        .to_owned();
-    if !query.statuses.is_empty() {
-        let statuses: Vec<String> =
-            query.statuses.iter().map(|status| format!("'{}'", status_text(*status))).collect();
-        select.push_str(&format!(" AND status IN ({})", statuses.join(", ")));
-    }
-    if query.session.is_some() {
-        // The first record names the session.
-        select.push_str(
-            " AND EXISTS (SELECT 1 FROM lines WHERE run = runs.id AND seq = 0
-              AND json_extract(body, '$.run_started.session') = ?7)",
-        );
-    }
-    select.push_str(" ORDER BY created DESC, name DESC LIMIT ?6");
-    let mut select = db.prepare_cached(&select)?;
-    let mut parameters: Vec<Box<dyn ToSql>> = vec![
-        Box::new(query.agent.as_ref().map(|agent| agent.as_str().to_owned())),
-        Box::new(query.updated_from.map(to_sql_time)),
-        Box::new(query.updated_before.map(to_sql_time)),
-        Box::new(query.after.as_ref().map(|after| to_sql_time(after.created_at))),
-        Box::new(query.after.as_ref().map(|after| after.run.as_str().to_owned())),
-        Box::new(query.limit),
-    ];
-    if let Some(session) = &query.session {
-        parameters.push(Box::new(session.as_str().to_owned()));
-    }
-    let mut rows = select.query(params_from_iter(parameters))?;
-    let mut runs = Vec::new();
-    while let Some(row) = rows.next()? {
-        let mut stored = read_stored_run(row)?;
-        stored.lease = queue::current_lease(db, stored.lease.take())?;
-        runs.push(stored);
-    }
-    Ok(runs)
-}
-
-fn read_stored_run(row: &Row<'_>) -> Result<StoredRun, SqliteError> {
+pub(super) fn read_stored_run(row: &Row<'_>) -> Result<StoredRun, SqliteError> {
     let run = RunId::from(row.get::<_, String>(0)?);
     let status: String = row.get(2)?;
     let status = parse_status(&status).ok_or_else(|| {
@@ -365,7 +327,7 @@ pub(super) fn run_not_found(run: &RunId) -> SqliteError {
     StoreError::with_kind(StoreErrorKind::RunNotFound, format!("there is no run `{run}`")).into()
 }
 
-fn status_text(status: RunStatus) -> &'static str {
+pub(super) fn status_text(status: RunStatus) -> &'static str {
     match status {
         RunStatus::Running => "running",
         RunStatus::Paused => "paused",

@@ -5,6 +5,9 @@ use rusqlite::Connection;
 /// SQLite application id of a store: `WNDL`.
 pub(super) const APPLICATION_ID: i32 = 0x574E_444C;
 
+/// SQLite application id of a backup: `WNDB`. A backup is read and never driven.
+pub(super) const BACKUP_APPLICATION_ID: i32 = 0x574E_4442;
+
 /// Schema version that is written. This and all earlier versions can be read.
 pub(super) const SCHEMA_VERSION: i32 = 4;
 
@@ -116,12 +119,22 @@ pub(super) fn identify_owner_in_transaction(db: &Connection) -> Result<DatabaseO
         .query_map([], |row| row.get(0))?
         .collect::<Result<Vec<String>, _>>()?;
     Ok(match (application, version) {
-        (APPLICATION_ID, 1..=SCHEMA_VERSION) if tables.is_empty() => DatabaseOwner::Truncated,
-        (APPLICATION_ID, 1..=SCHEMA_VERSION) => DatabaseOwner::Ours,
-        (APPLICATION_ID, version) if version > SCHEMA_VERSION => DatabaseOwner::Newer { version },
+        (APPLICATION_ID | BACKUP_APPLICATION_ID, 1..=SCHEMA_VERSION) if tables.is_empty() => {
+            DatabaseOwner::Truncated
+        }
+        (APPLICATION_ID | BACKUP_APPLICATION_ID, 1..=SCHEMA_VERSION) => DatabaseOwner::Ours,
+        (APPLICATION_ID | BACKUP_APPLICATION_ID, version) if version > SCHEMA_VERSION => {
+            DatabaseOwner::Newer { version }
+        }
         (0, 0) if tables.is_empty() => DatabaseOwner::Empty,
         _ => DatabaseOwner::Foreign { application, tables },
     })
+}
+
+/// Returns true if the file is a backup.
+pub(super) fn is_backup(db: &Connection) -> Result<bool, rusqlite::Error> {
+    let application: i32 = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    Ok(application == BACKUP_APPLICATION_ID)
 }
 
 /// Returns true if the file has an earlier schema version.
@@ -141,6 +154,7 @@ pub(super) fn migrate_schema(db: &Connection) -> Result<(), rusqlite::Error> {
     }
     if version < 4 {
         db.execute_batch(super::sessions::SCHEMA_V4)?;
+        db.execute_batch(super::run_list::SCHEMA_V4)?;
         db.pragma_update(None, "user_version", SCHEMA_VERSION)?;
     }
     Ok(())
@@ -158,6 +172,7 @@ pub(super) fn create_schema(db: &Connection) -> Result<(), rusqlite::Error> {
     db.execute_batch(super::queue::SCHEMA_V2)?;
     db.execute_batch(super::schedules::SCHEMA_V3)?;
     db.execute_batch(super::sessions::SCHEMA_V4)?;
+    db.execute_batch(super::run_list::SCHEMA_V4)?;
     db.execute("INSERT INTO store (id, commits) VALUES (?1, 0)", [uuid::Uuid::now_v7().to_string()])?;
     db.pragma_update(None, "application_id", APPLICATION_ID)?;
     db.pragma_update(None, "user_version", SCHEMA_VERSION)

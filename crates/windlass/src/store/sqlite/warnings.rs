@@ -37,6 +37,9 @@ pub enum StoreWarning {
         /// Path of the original.
         original: PathBuf,
     },
+    /// The file is a backup. It is read and not written until it is restored: see
+    /// [`SqliteStore::restore`](crate::store::SqliteStore::restore).
+    Backup,
     /// The file was driven last at another place, and may be a copy. If the original is still driven, both do the same
     /// calls.
     Moved {
@@ -58,13 +61,17 @@ impl fmt::Display for StoreWarning {
             Self::LostCommits { found, expected } => write!(
                 f,
                 "{} commits are missing: the file has {found} of {expected}; its write-ahead log was deleted, or an older \
-                 copy was put in its place, and calls that had run may run again",
+                 copy was put in its place, and calls that had run may run again; hint: `windlass restore` puts them in doubt",
                 expected.saturating_sub(*found)
             ),
             Self::Copied { original } => write!(
                 f,
                 "the file is a copy of `{}`, which is still there: if both are driven, the same calls are made twice",
                 original.display()
+            ),
+            Self::Backup => f.write_str(
+                "the file is a backup: it can be read, and nothing is written to it; hint: `windlass restore` makes a \
+                 store of it, in which calls that may have run since are in doubt",
             ),
             Self::Moved { host, path } => write!(
                 f,
@@ -100,6 +107,9 @@ impl FilePlace {
 
 /// Returns the warnings about a file that is open.
 pub(super) fn find_warnings(db: &Connection, path: &Path) -> Result<Vec<StoreWarning>, SqliteError> {
+    if super::schema::is_backup(db)? {
+        return Ok(vec![StoreWarning::Backup]);
+    }
     let mut warnings = Vec::new();
     let names = count_names(path);
     if names > 1 {
