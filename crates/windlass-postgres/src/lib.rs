@@ -21,6 +21,7 @@ mod convert;
 mod database;
 mod decisions;
 mod history;
+mod place;
 mod queue;
 mod receipts;
 mod runs;
@@ -39,7 +40,7 @@ use std::sync::Arc;
 use tokio_postgres::Config;
 use windlass::core::authenticity::MacKeyring;
 use windlass::error::StoreError;
-use windlass::store::ApproverPolicy;
+use windlass::store::{ApproverPolicy, RestoreReport, mark_restored};
 
 use crate::append::AppendQueue;
 use crate::blocking_reader::BlockingReader;
@@ -98,7 +99,9 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// Returns an error if the database cannot be reached, or a newer version has written the tables.
+    /// Returns an error if the database cannot be reached, or a newer version has written the tables, and one of the kind
+    /// [`StoreErrorKind::NotRestored`](windlass::error::StoreErrorKind::NotRestored) if the tables are a copy of those of
+    /// another database, such as a dump that was restored: see [`PostgresStore::restore`].
     pub async fn connect(address: &str) -> Result<Self, StoreError> {
         Self::connect_with(address, PostgresOptions::default()).await
     }
@@ -109,6 +112,29 @@ impl PostgresStore {
     ///
     /// Returns the errors of [`PostgresStore::connect`].
     pub async fn connect_with(address: &str, options: PostgresOptions) -> Result<Self, StoreError> {
+        let store = Self::open(address, options).await?;
+        place::check_place(&store.database).await?;
+        Ok(store)
+    }
+
+    /// Puts in doubt what the open runs of a store may have done since its database was backed up:
+    /// [`mark_restored`]. Call it once after the database was restored, before the first worker starts. It
+    /// also records that the store belongs to this database.
+    ///
+    /// A dump that is restored is recognised, because its database is another one. The recovery of a cluster to a point in
+    /// time, and a failover to a replica that lacks commits, are not.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`PostgresStore::connect`] and of [`mark_restored`].
+    pub async fn restore(address: &str, options: PostgresOptions) -> Result<RestoreReport, StoreError> {
+        let store = Self::open(address, options).await?;
+        let report = mark_restored(&store).await?;
+        place::adopt_place(&store.database).await?;
+        Ok(report)
+    }
+
+    async fn open(address: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         let config: Config = address.parse().map_err(|error: tokio_postgres::Error| {
             StoreError::new("the address of the database is invalid").with_source(error)
         })?;

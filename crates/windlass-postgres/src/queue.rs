@@ -142,7 +142,9 @@ pub(crate) async fn submit_run(
 }
 
 pub(crate) async fn take_work(db: &DbConnection, request: &WorkRequest) -> Result<TakenWork, PgError> {
-    if request.limit > 0 {
+    // Idle workers do not wait for each other.
+    let may_take = request.limit > 0 && has_ready_run(db, request.now).await?;
+    if may_take {
         db.row("SELECT 1 FROM @store FOR UPDATE", &[]).await?;
     }
     check_worker(db, &request.worker).await?;
@@ -150,7 +152,7 @@ pub(crate) async fn take_work(db: &DbConnection, request: &WorkRequest) -> Resul
         Some(held) => load_lost(db, &request.worker, held).await?,
         None => Vec::new(),
     };
-    if request.limit > 0 {
+    if may_take {
         wake_due_runs(db, request.now).await?;
         let lanes = match &request.only {
             Some(run) => named_lane(db, request, run).await?.into_iter().collect(),
@@ -167,6 +169,16 @@ pub(crate) async fn take_work(db: &DbConnection, request: &WorkRequest) -> Resul
         runs.extend(taken);
     }
     Ok(TakenWork { runs, orders: load_orders(db, &request.worker).await? })
+}
+
+/// Returns true if a run is ready, or its time has come.
+async fn has_ready_run(db: &DbConnection, now: Timestamp) -> Result<bool, PgError> {
+    let select = "SELECT EXISTS (SELECT 1 FROM @queue WHERE state = 'ready')
+        OR EXISTS (SELECT 1 FROM @queue WHERE wake <= $1)";
+    match db.row(select, &[to_time(now).into()]).await? {
+        Some(row) => Ok(row.try_get(0)?),
+        None => Ok(false),
+    }
 }
 
 async fn wake_due_runs(db: &DbConnection, now: Timestamp) -> Result<(), PgError> {
@@ -406,7 +418,7 @@ pub(crate) async fn revive_run(db: &DbConnection, run: &RunId) -> Result<(), PgE
     db.run("DELETE FROM @queue_refusals WHERE run = $1", &[run.as_str().into()]).await?;
     let wake = format!(
         "UPDATE @queue SET state = 'ready', wake = NULL, position = {NEXT_POSITION}
-        WHERE run = $1 AND state IN ('dead', 'waiting')"
+        WHERE run = $1 AND state IN ('dead', 'waiting', 'parked')"
     );
     db.run(&wake, &[run.as_str().into()]).await.map(|_| ())
 }
@@ -436,7 +448,7 @@ const QUEUED_COLUMNS: &str = "body, state, wake, worker, attempt, reason";
 pub(crate) async fn load_queued_run(db: &DbConnection, run: &RunId) -> Result<Option<QueuedRun>, PgError> {
     let select = format!("SELECT {QUEUED_COLUMNS} FROM @queue WHERE run = $1");
     match db.row(&select, &[run.as_str().into()]).await? {
-        Some(row) => Ok(Some(read_queued_run(db, &row).await?)),
+        Some(row) => Ok(read_queued_runs(db, &[row]).await?.pop()),
         None => Ok(None),
     }
 }
@@ -450,14 +462,25 @@ pub(crate) async fn list_queued_runs(
         "SELECT {QUEUED_COLUMNS} FROM @queue WHERE ($1::text IS NULL OR run > $1 COLLATE \"C\") AND state <> 'ended'
         ORDER BY run LIMIT $2"
     );
-    let mut runs = Vec::new();
-    for row in db.rows(&select, &[after.map(RunId::as_str).into(), limit.into()]).await? {
-        runs.push(read_queued_run(db, &row).await?);
+    let rows = db.rows(&select, &[after.map(RunId::as_str).into(), limit.into()]).await?;
+    read_queued_runs(db, &rows).await
+}
+
+/// Reads queued runs, and who has declined them, with one query for all.
+async fn read_queued_runs(db: &DbConnection, rows: &[Row]) -> Result<Vec<QueuedRun>, PgError> {
+    let mut runs = rows.iter().map(read_queued_run).collect::<Result<Vec<_>, _>>()?;
+    let names = runs.iter().map(|run| run.submission.run.as_str().to_owned()).collect();
+    let select = "SELECT run, build, reason FROM @queue_refusals WHERE run = ANY($1) ORDER BY run, build";
+    for row in db.rows(select, &[SqlValue::Texts(names)]).await? {
+        let run: &str = row.try_get(0)?;
+        if let Some(declined) = runs.iter_mut().find(|known| known.submission.run.as_str() == run) {
+            declined.declined_by.push((row.try_get(1)?, row.try_get(2)?));
+        }
     }
     Ok(runs)
 }
 
-async fn read_queued_run(db: &DbConnection, row: &Row) -> Result<QueuedRun, PgError> {
+fn read_queued_run(row: &Row) -> Result<QueuedRun, PgError> {
     let submission: RunSubmission = from_json(row.try_get(0)?)?;
     let wake = row.try_get::<_, Option<i64>>(2)?.map(from_time);
     let state = match row.try_get::<_, String>(1)?.as_str() {
@@ -469,9 +492,6 @@ async fn read_queued_run(db: &DbConnection, row: &Row) -> Result<QueuedRun, PgEr
         "dead" => QueuedState::DeadLetter,
         other => return Err(PgError::Corrupt(format!("a queued run is in the state `{other}`"))),
     };
-    let select = "SELECT build, reason FROM @queue_refusals WHERE run = $1 ORDER BY build";
-    let refusals = db.rows(select, &[submission.run.as_str().into()]).await?;
-    let declined_by = refusals.iter().map(|row| Ok::<_, PgError>((row.try_get(0)?, row.try_get(1)?)));
-    let declined_by = declined_by.collect::<Result<_, _>>()?;
-    Ok(QueuedRun { submission, state, attempt: read_attempt(row, 4)?, reason: row.try_get(5)?, declined_by })
+    let (attempt, reason) = (read_attempt(row, 4)?, row.try_get(5)?);
+    Ok(QueuedRun { submission, state, attempt, reason, declined_by: Vec::new() })
 }

@@ -176,6 +176,10 @@ const MIGRATIONS: [&str; 3] = [
     r#"
     ALTER TABLE @sessions ADD COLUMN claimant text COLLATE "C", ADD COLUMN beat bigint, ADD COLUMN lease_ms bigint,
         ADD COLUMN renewed bigint;
+    CREATE INDEX runs_by_agent ON @runs (agent, status, created DESC, name DESC);
+    CREATE INDEX runs_by_session ON @runs (session, created DESC, name DESC) WHERE session IS NOT NULL;
+    CREATE INDEX queue_open ON @queue (run) WHERE state <> 'ended';
+    ALTER TABLE @store ADD COLUMN place text;
 "#,
 ];
 

@@ -138,6 +138,8 @@ async fn many_processes_may_migrate_the_tables() {
         .batch_execute(
             "DROP TABLE shared.schedules, shared.snapshot_segments;
             ALTER TABLE shared.sessions DROP COLUMN claimant, DROP COLUMN beat, DROP COLUMN lease_ms, DROP COLUMN renewed;
+            DROP INDEX shared.runs_by_agent, shared.runs_by_session, shared.queue_open;
+            ALTER TABLE shared.store DROP COLUMN place;
             UPDATE shared.store SET version = 1",
         )
         .await
@@ -408,4 +410,38 @@ async fn an_append_whose_answer_is_lost_is_written_once() {
         assert!(!loses_answer.load(Ordering::SeqCst), "an answer was lost");
     }
     assert_eq!(store.load_journal(&run, 0).await.expect("it loads"), lines);
+}
+
+/// A dump that is restored is another database: nobody drives its runs before they are in doubt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_the_database_is_not_driven_before_it_is_restored() {
+    let Some(server) = TestServer::start() else { return };
+    let store = Arc::new(connect(&server, "windlass").await);
+    let model = ScriptedModel::new([ScriptedResponse::call("c1", "pay", json!({}))]);
+    let schema = json!({ "type": "object", "properties": {} });
+    let pay = Tool::dynamic("pay", "Pays.", schema, |_: ToolContext, _: Value| async {
+        Ok::<_, ToolError>("paid")
+    });
+    let agent = Agent::new("bank").model(model).tool(pay.needs_approval());
+    let run = agent.run("Pay.").run_id("run").store(store.clone());
+    run.await.expect("it waits").into_paused().expect("it waits");
+    drop(store);
+    connect(&server, "windlass").await;
+    let (client, connection) =
+        tokio_postgres::connect(&server.address(), tokio_postgres::NoTls).await.expect("it connects");
+    tokio::spawn(connection);
+    client.batch_execute("CREATE DATABASE other").await.expect("made");
+    let other = server.address().replace("/postgres?", "/other?");
+    server.copy_schema("windlass", "postgres", "other");
+    let refused = PostgresStore::connect(&other).await.expect_err("it is a copy");
+    assert_eq!(refused.kind(), windlass::error::StoreErrorKind::NotRestored);
+    let report = PostgresStore::restore(&other, PostgresOptions::default()).await.expect("restored");
+    assert_eq!(report.open_runs, [RunId::from("run")]);
+    let copy = PostgresStore::connect(&other).await.expect("it connects");
+    let records = verify_run(&copy, &RunId::from("run")).await.expect("it is whole").records;
+    assert!(matches!(records.last().map(|last| &last.entry), Some(JournalEntry::RunRestored(_))));
+    // The original is as it was.
+    let original = connect(&server, "windlass").await;
+    let records = verify_run(&original, &RunId::from("run")).await.expect("it is whole").records;
+    assert!(!records.iter().any(|record| matches!(record.entry, JournalEntry::RunRestored(_))));
 }

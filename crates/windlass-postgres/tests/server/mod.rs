@@ -114,6 +114,19 @@ impl TestServer {
         succeed(self.program("pg_ctl").args(arguments).output());
     }
 
+    /// Dumps a schema of a database, and restores it in another database.
+    pub(crate) fn copy_schema(&self, schema: &str, from: &str, to: &str) {
+        let port = self.port.to_string();
+        let connection = ["-h", "127.0.0.1", "-p", &port, "-U", "windlass"];
+        let dump = self.program("pg_dump").args(connection).args(["-n", schema, "-d", from]).output();
+        let file = self.folder.path().join("dump.sql");
+        std::fs::write(&file, &dump.as_ref().expect("it runs").stdout).expect("written");
+        succeed(dump);
+        let file = file.display().to_string();
+        let restore = ["-q", "-v", "ON_ERROR_STOP=1", "-d", to, "-f", &file];
+        succeed(self.program("psql").args(connection).args(restore).output());
+    }
+
     fn data(&self) -> String {
         self.folder.path().join("data").display().to_string()
     }
