@@ -21,7 +21,10 @@ use super::Driver;
 use super::turn::TurnExecution;
 use crate::artefact::READ_OUTPUT_TOOL;
 use crate::observe::HookObservation;
-use crate::receipts::{ClaimVerdict, ExecutionClaim, ReceiptDestination, ReceiptRequest, RunReceipts};
+use crate::receipts::{
+    ClaimVerdict, ExecutionClaim, ReceiptDestination, ReceiptRequest, RunReceipts, SharedPermit,
+    acquire_shared_permits,
+};
 use crate::run::{DecisionCheck, DriveError, ResolvedCall};
 use crate::tasks::CallStop;
 use crate::tool::{PreparedCall, ToolContext, invalid_arguments_result, with_edit_note};
@@ -35,6 +38,7 @@ pub(super) struct CallExecution<'a, C> {
     /// Position of the call in the model's order.
     pub(super) place: usize,
     permits: Vec<OwnedSemaphorePermit>,
+    shared_permits: Vec<SharedPermit>,
     /// Verdicts of the guardrails so far.
     pub(super) guardrails: Vec<GuardrailRecord>,
     /// Claim of an idempotent call; identical calls wait for its receipt.
@@ -84,9 +88,19 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     (CallProgress::of_call(run, &call, features), prepared.call_details(run, &call))
                 });
                 let ctx = ToolContext::new(turn.context.clone(), call.clone(), details);
-                let (permits, guardrails, claim) = (Vec::new(), Vec::new(), None);
+                let (permits, shared_permits, guardrails, claim) = (Vec::new(), Vec::new(), Vec::new(), None);
                 let call = call.clone();
-                let work = CallExecution { call, prepared, ctx, turn, place, permits, guardrails, claim };
+                let work = CallExecution {
+                    call,
+                    prepared,
+                    ctx,
+                    turn,
+                    place,
+                    permits,
+                    shared_permits,
+                    guardrails,
+                    claim,
+                };
                 (progress, Some(work))
             }
             ResolvedCall::WithoutTool => (absent, None),
@@ -217,6 +231,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Some(CallReport::ReceiptReleased)
             }
             CallEffect::AcquirePermit => {
+                let (limits, lasting) =
+                    (&work.prepared.tool.shared_limits, self.shared.config.lease_duration);
+                let shared = acquire_shared_permits(&self.shared.journal, limits, lasting, stop).await?;
+                let Some(shared) = shared else { return Ok(None) };
+                work.shared_permits = shared;
                 let limits = [&work.prepared.tool.concurrency_permits, &self.shared.body_permits];
                 let permits = stop.acquire_permits(limits.map(Option::as_ref)).await;
                 permits.map(|permits| {
@@ -245,6 +264,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             CallEffect::RunBody(_) => Some(self.run_nested_agent(work).await?),
             CallEffect::AwaitRetry(delay) => {
                 work.permits.clear();
+                work.shared_permits.clear();
                 stop.unless_stopped(tokio::time::sleep(delay)).await.map(|()| CallReport::RetryReady)
             }
             CallEffect::Withhold(result) => {

@@ -81,8 +81,8 @@ enum SharedVerdict {
     Completed(OutputContent),
 }
 
-/// A claim in the store. It is renewed while it is held.
-struct SharedExecutionClaim {
+/// A claim in the store. It is renewed while it is held, and given back when it is dropped.
+pub(crate) struct SharedExecutionClaim {
     store: Arc<dyn Store>,
     key: ReceiptKey,
     owner: String,
@@ -206,7 +206,7 @@ impl ExecutionClaim<'_> {
 }
 
 impl SharedExecutionClaim {
-    fn new(store: Arc<dyn Store>, key: ReceiptKey, owner: String, lasting: Duration) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, key: ReceiptKey, owner: String, lasting: Duration) -> Self {
         let renewal = tokio::spawn({
             let (store, key, owner) = (store.clone(), key.clone(), owner.clone());
             async move {

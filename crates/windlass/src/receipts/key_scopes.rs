@@ -53,12 +53,20 @@ impl KeyScopes {
         }
     }
 
-    /// Checks that the run has the scope in which a tool shares its receipts.
+    /// Checks that the run has the scope in which a tool shares its receipts, and a store for its shared limits.
     pub(crate) fn check_tool<C: Send + Sync + 'static>(
         &self,
         agent: &AgentName,
         tool: &Tool<C>,
     ) -> Result<(), ConfigError> {
+        let limit = tool.shared_limits.first().filter(|_| self.store.is_none());
+        if let Some(limit) = limit.filter(|_| tool.enabled.static_value() != Some(false)) {
+            return Err(ConfigError::SharedLimitUnavailable {
+                tool: tool.key().to_string(),
+                agent: agent.clone(),
+                limit: limit.name().to_owned(),
+            });
+        }
         if !tool.shares_receipts() || tool.enabled.static_value() == Some(false) {
             return Ok(());
         }

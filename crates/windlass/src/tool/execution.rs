@@ -8,7 +8,8 @@ use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
 use super::{
-    BodyPlacement, OnFailure, OnTimeout, ReceiptPolicy, ReconcileOutcome, Tool, ToolContext, ToolRetryPolicy,
+    BodyPlacement, OnFailure, OnTimeout, ReceiptPolicy, ReconcileOutcome, SharedLimit, Tool, ToolContext,
+    ToolRetryPolicy,
 };
 
 impl<C: Send + Sync + 'static> Tool<C> {
@@ -66,6 +67,18 @@ impl<C: Send + Sync + 'static> Tool<C> {
     #[must_use]
     pub fn max_concurrent_calls(mut self, limit: usize) -> Self {
         self.concurrency_permits = Some(Arc::new(Semaphore::new(limit.max(1))));
+        self
+    }
+
+    /// Adds a limit that all processes with the same store share: on the bodies that run at the same time, or on those that
+    /// start within a period. A body waits until every limit of its tool has a place for it. Tools with a limit of the same
+    /// name share it.
+    ///
+    /// A place is a row in the store, which a waiting body tries again and again: limits of tens of bodies are cheap, limits
+    /// of thousands are not. A body that waits is not served in order. Runs without a store are refused.
+    #[must_use]
+    pub fn shared_limit(mut self, limit: SharedLimit) -> Self {
+        self.shared_limits.push(limit);
         self
     }
 

@@ -15,6 +15,7 @@ mod prepared_call;
 mod progress;
 mod provider_defined;
 mod result_text;
+mod shared_limit;
 mod source;
 
 pub use context::{RunContext, ToolContext};
@@ -30,6 +31,7 @@ pub use output::{FilePart, ImagePart, OutputPart, TextPart};
 pub use provider_defined::{
     CustomInputFormat, PatchOperation, ShellAction, ShellCommandOutput, ShellOutcome,
 };
+pub use shared_limit::SharedLimit;
 pub use source::{SourcedTools, ToolSource, ToolSourceRequest};
 
 pub(crate) use approval::ApprovalRule;
@@ -110,6 +112,7 @@ pub struct Tool<C = ()> {
     pub(crate) retry: Option<ToolRetryPolicy>,
     pub(crate) receipt_policy: ReceiptPolicy,
     pub(crate) concurrency_permits: Option<Arc<Semaphore>>,
+    pub(crate) shared_limits: Vec<SharedLimit>,
     pub(crate) conflict_rule: Option<ConflictRule>,
     pub(crate) conflict_order: ConflictOrder,
     pub(crate) default_max_turns: Option<u32>,
@@ -260,6 +263,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             retry: None,
             receipt_policy: ReceiptPolicy::default(),
             concurrency_permits: None,
+            shared_limits: Vec::new(),
             conflict_rule: None,
             conflict_order: ConflictOrder::Independent,
             default_max_turns: None,
@@ -640,6 +644,7 @@ impl<C> Clone for Tool<C> {
             retry: self.retry,
             receipt_policy: self.receipt_policy,
             concurrency_permits: self.concurrency_permits.clone(),
+            shared_limits: self.shared_limits.clone(),
             conflict_rule: self.conflict_rule.clone(),
             conflict_order: self.conflict_order,
             default_max_turns: self.default_max_turns,

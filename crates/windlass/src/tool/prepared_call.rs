@@ -106,7 +106,9 @@ impl<C> PreparedCall<C> {
             has_input_guardrails: !tool.input_guardrails.is_empty(),
             has_output_guardrails: !tool.output_guardrails.is_empty(),
             has_enabled_rule: tool.enabled.static_value() != Some(true),
-            has_permits: of_run.has_permits || tool.concurrency_permits.is_some(),
+            has_permits: of_run.has_permits
+                || tool.concurrency_permits.is_some()
+                || !tool.shared_limits.is_empty(),
             has_receipts: match recorded_key {
                 Some(recorded) => recorded.receipt_digest.is_some(),
                 None => self.receipt_digest.is_some(),
