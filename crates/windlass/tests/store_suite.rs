@@ -23,6 +23,8 @@ mod sqlite {
     use windlass::store::SqliteStore;
 
     use super::{run_session_suite, run_store_suite};
+    use std::sync::Arc;
+    use windlass::store::{EncryptedStore, EncryptionKeys};
 
     /// Returns a factory of stores, each in a new file of one folder.
     fn store_factory() -> (tempfile::TempDir, impl Fn() -> SqliteStore) {
@@ -52,5 +54,28 @@ mod sqlite {
     async fn the_sessions_in_a_file_pass() {
         let (_folder, make) = store_factory();
         run_session_suite(async || make()).await;
+    }
+
+    fn encrypted(store: SqliteStore) -> EncryptedStore {
+        let keys = EncryptionKeys::text_of_secrets(&[[7; 32]]);
+        EncryptedStore::new(Arc::new(store), EncryptionKeys::from_text(&keys).expect("they are keys"))
+    }
+
+    #[tokio::test]
+    async fn the_encrypted_store_passes() {
+        let (_folder, make) = store_factory();
+        run_store_suite(async || encrypted(make())).await;
+    }
+
+    #[tokio::test]
+    async fn the_encrypted_sessions_pass() {
+        let (_folder, make) = store_factory();
+        run_session_suite(async || encrypted(make())).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_encrypted_queue_passes() {
+        let (_folder, make) = store_factory();
+        windlass::testing::run_queue_suite(async || encrypted(make())).await;
     }
 }

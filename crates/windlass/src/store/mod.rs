@@ -7,6 +7,7 @@
 
 mod approvers;
 mod authentic;
+mod encrypted;
 mod event_feed;
 mod fork;
 mod lease;
@@ -29,6 +30,7 @@ mod wrapper;
 pub use approvers::{ApproverPolicy, ApproverSigner};
 pub use authentic::{PostedDecisions, RefusedDecision, load_posted_decisions};
 pub(crate) use authentic::{authenticate_snapshot, check_posted};
+pub use encrypted::{EncryptedStore, EncryptionKeyError, EncryptionKeys};
 pub use event_feed::EventFeed;
 pub use fork::{StoredForkError, fork_run};
 pub use lease_observer::{LeaseObserver, LeaseStanding};
