@@ -11,7 +11,10 @@ use windlass::store::{ApproverPolicy, RunQuery, RunStatus, SqliteStore, Store, S
 use crate::agent_file::{AgentFile, parse_approvers};
 use crate::args::CliArgs;
 use crate::cli_error::CliError;
-use crate::project_keys::{KEY_FILE_VARIABLE, StoreKeySource};
+use crate::project_keys::{
+    ENCRYPTION_KEY_FILE_VARIABLE, KEY_FILE_VARIABLE, StoreKeySource, ensure_outside_folder,
+    read_encryption_keys,
+};
 use crate::store_place::{self, ProjectStore, StorePlace, StoreTrust};
 use crate::terminal::Terminal;
 
@@ -28,6 +31,8 @@ pub(crate) struct CliProject {
     store_place: StorePlace,
     local_path: PathBuf,
     key_source: StoreKeySource,
+    /// File with the keys that encrypt the store, if it is encrypted.
+    encryption_key_file: Option<PathBuf>,
 }
 
 impl CliProject {
@@ -65,7 +70,8 @@ impl CliProject {
             Some(path) => path.to_owned(),
             None => default_store_path(&folder)?,
         };
-        Ok(Self { folder, store_place, local_path, key_source })
+        let encryption_key_file = named(&args.encryption_key_file, ENCRYPTION_KEY_FILE_VARIABLE);
+        Ok(Self { folder, store_place, local_path, key_source, encryption_key_file })
     }
 
     /// Returns the project of an agent file: the folder given by `-C`, or else the folder of the file. Hints of the
@@ -92,7 +98,8 @@ impl CliProject {
         let key_source = StoreKeySource::OfProject(default_key_path(folder)?);
         let local_path = default_store_path(folder)?;
         let store_place = StorePlace::File(local_path.clone());
-        Ok(Self { folder: folder.to_owned(), store_place, local_path, key_source })
+        let folder = folder.to_owned();
+        Ok(Self { folder, store_place, local_path, key_source, encryption_key_file: None })
     }
 
     /// Returns the project of a named store, which is read and written as it is, without keys.
@@ -101,7 +108,27 @@ impl CliProject {
         let parent = store_place.file().and_then(Path::parent);
         let folder = parent.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let local_path = store_place.file().unwrap_or(Path::new("windlass")).to_owned();
-        Self { folder: folder.to_owned(), key_source: StoreKeySource::Absent, local_path, store_place }
+        let (folder, key_source) = (folder.to_owned(), StoreKeySource::Absent);
+        Self { folder, key_source, local_path, store_place, encryption_key_file: None }
+    }
+
+    /// Sets the file with the keys that encrypt the store.
+    pub(crate) fn with_encryption(self, args: &CliArgs) -> Self {
+        let variable = std::env::var_os(ENCRYPTION_KEY_FILE_VARIABLE).filter(|path| !path.is_empty());
+        let encryption_key_file = args.encryption_key_file.clone().or_else(|| variable.map(PathBuf::from));
+        Self { encryption_key_file, ..self }
+    }
+
+    /// Checks that the tools of an agent cannot read the encryption keys.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file is in the folder in which they work.
+    pub(crate) fn ensure_encryption_keys_outside(&self, workspace: &Path) -> Result<(), CliError> {
+        match &self.encryption_key_file {
+            Some(path) => ensure_outside_folder(path, workspace, ENCRYPTION_KEY_FILE_VARIABLE),
+            None => Ok(()),
+        }
     }
 
     /// Returns the place of the store's keys.
@@ -198,7 +225,8 @@ impl CliProject {
 
     /// Returns the keys and the approvers of the store.
     fn store_trust(&self) -> Result<StoreTrust, CliError> {
-        Ok(StoreTrust { keys: self.key_source.clone(), approvers: self.approvers()? })
+        let encryption = self.encryption_key_file.as_deref().map(read_encryption_keys).transpose()?;
+        Ok(StoreTrust { keys: self.key_source.clone(), approvers: self.approvers()?, encryption })
     }
 
     fn ensure_exists(&self) -> Result<(), CliError> {

@@ -7,11 +7,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use windlass::core::authenticity::MacKeyring;
+use windlass::store::EncryptionKeys;
 
 use crate::cli_error::CliError;
 
 /// Environment variable with the path of the keyring.
 pub(crate) const KEY_FILE_VARIABLE: &str = "WINDLASS_KEY_FILE";
+
+/// Environment variable with the path of the encryption keys.
+pub(crate) const ENCRYPTION_KEY_FILE_VARIABLE: &str = "WINDLASS_ENCRYPTION_KEY_FILE";
+
+/// Reads the keys that encrypt a store.
+pub(crate) fn read_encryption_keys(path: &Path) -> Result<EncryptionKeys, CliError> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        CliError::new(format!("the encryption keys in `{shown}` cannot be read: {error}"))
+    })?;
+    EncryptionKeys::from_text(&text)
+        .map_err(|error| CliError::new(format!("`{shown}` is not a file with encryption keys: {error}")))
+}
 
 /// The keys of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use windlass::core::id::SessionId;
 use windlass::fleet::RunQueue;
 use windlass::session::Session;
-use windlass::store::{ApproverPolicy, SqliteStore, Store};
+use windlass::store::{ApproverPolicy, EncryptedStore, EncryptionKeys, RestoreReport, SqliteStore, Store};
 
 use crate::cli_error::CliError;
 use crate::project_keys::StoreKeySource;
@@ -25,6 +25,8 @@ pub(crate) struct StoreTrust {
     pub(crate) keys: StoreKeySource,
     /// People whose signatures count.
     pub(crate) approvers: Option<ApproverPolicy>,
+    /// Keys that encrypt the contents, if they are encrypted.
+    pub(crate) encryption: Option<EncryptionKeys>,
 }
 
 /// Beginnings of the addresses of databases.
@@ -84,13 +86,36 @@ impl StorePlace {
         self.open(trust).await
     }
 
-    /// Opens the store, which exists.
-    pub(crate) async fn open(&self, trust: &StoreTrust) -> Result<ProjectStore, CliError> {
+    /// Puts in doubt what the runs of a database that was restored may have done since its backup.
+    pub(crate) async fn restore_database(&self) -> Result<RestoreReport, CliError> {
         match self {
-            Self::File(path) => Ok(Arc::new(open_file(path, trust)?)),
-            Self::Database(address) => connect_database(address, trust).await,
+            Self::File(_) => Err(CliError::usage("the store is a file")),
+            Self::Database(address) => restore_database(address).await,
         }
     }
+
+    /// Opens the store, which exists.
+    pub(crate) async fn open(&self, trust: &StoreTrust) -> Result<ProjectStore, CliError> {
+        let store: ProjectStore = match self {
+            Self::File(path) => Arc::new(open_file(path, trust)?),
+            Self::Database(address) => connect_database(address, trust).await?,
+        };
+        Ok(match &trust.encryption {
+            Some(keys) => Arc::new(EncryptedStore::new(store, keys.clone())),
+            None => store,
+        })
+    }
+}
+
+#[cfg(feature = "postgres")]
+async fn restore_database(address: &str) -> Result<RestoreReport, CliError> {
+    let options = windlass_postgres::PostgresOptions::default();
+    Ok(windlass_postgres::PostgresStore::restore(address, options).await?)
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn restore_database(_: &str) -> Result<RestoreReport, CliError> {
+    Err(without_postgres())
 }
 
 /// Returns a session in the store of a project.
@@ -145,8 +170,13 @@ async fn connect_database(address: &str, trust: &StoreTrust) -> Result<ProjectSt
 
 #[cfg(not(feature = "postgres"))]
 async fn connect_database(_: &str, _: &StoreTrust) -> Result<ProjectStore, CliError> {
-    Err(CliError::usage("this build of windlass has no PostgreSQL")
-        .with_hint("`cargo install windlass-cli --features postgres` builds it with PostgreSQL"))
+    Err(without_postgres())
+}
+
+#[cfg(not(feature = "postgres"))]
+fn without_postgres() -> CliError {
+    CliError::usage("this build of windlass has no PostgreSQL")
+        .with_hint("`cargo install windlass-cli --features postgres` builds it with PostgreSQL")
 }
 
 /// Returns the address of a database without its user, password and options.

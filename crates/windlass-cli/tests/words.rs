@@ -347,6 +347,7 @@ fn every_command_has_help_with_an_example_and_shells_can_complete_it() {
         "verify",
         "sessions",
         "backup",
+        "restore",
         "migrate",
         "forget",
         "tools",
@@ -374,6 +375,66 @@ fn a_backup_has_the_runs_and_replaces_no_file() {
     let ran = project.run_windlass(&["backup", "copy.db"]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert!(ran.stderr.contains("exists already; a backup does not replace a file"), "{}", ran.stderr);
+    let ran = project.run_windlass(&["run", ".", "Order rope.", "--yes", "--store", "copy.db"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("is a backup"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_restored_store_asks_about_the_calls_of_its_open_runs() {
+    let project = order_project();
+    let ran = project.run_windlass(&["run", ".", "Order rope.", "--run-id", "one", "--store", "old.db"]);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+    project.run_windlass(&["backup", "copy.db", "--store", "old.db"]);
+    let ran = project.run_windlass(&["restore", "copy.db", "--store", "old.db"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("a restore does not replace a store"), "{}", ran.stderr);
+    let ran = project.run_windlass(&["restore", "copy.db", "--store", "new.db"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(ran.stdout, "new.db is restored; 1 runs were open at the time of the backup\n");
+    let ran = project.run_windlass(&["show", "one", "--store", "new.db"]);
+    assert!(ran.stdout.contains("the store was restored from a backup"), "{}", ran.stdout);
+    let ran = project.run_windlass(&["restore", "--json", "--store", "new.db"]);
+    assert_eq!(
+        (ran.code, &ran.json_lines()[0]["open_runs"]),
+        (Some(0), &serde_json::json!(["one"])),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn an_encrypted_store_is_read_with_its_keys_alone() {
+    let project = order_project();
+    let keys = project.state().join("encryption.keys");
+    std::fs::create_dir_all(project.state()).expect("made");
+    let text = format!("windlass encryption keys 1\n{}\n", "5a".repeat(32));
+    std::fs::write(&keys, text).expect("written");
+    let keys = keys.to_str().expect("a path");
+    let ran = project.run_windlass(&[
+        "run",
+        ".",
+        "Order rope.",
+        "--run-id",
+        "one",
+        "--yes",
+        "--store",
+        "sealed.db",
+        "--encryption-key-file",
+        keys,
+    ]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "Done.\n"), "{}", ran.stderr);
+    let bytes = std::fs::read(project.file("sealed.db")).expect("it is there");
+    assert!(!String::from_utf8_lossy(&bytes).contains("Order rope."));
+    let show = ["show", "one", "--store", "sealed.db"];
+    assert_ne!(project.run_windlass(&show).code, Some(0), "it cannot be read without the keys");
+    let ran = project.run_windlass(&[&show[..], &["--encryption-key-file", keys]].concat());
+    assert!(ran.stdout.contains("› Order rope."), "{}", ran.stdout);
+    // The tools of the agent must not read the keys.
+    std::fs::copy(keys, project.file("near.keys")).expect("copied");
+    let ran =
+        project.run_windlass(&["run", ".", "Order rope.", "--yes", "--encryption-key-file", "near.keys"]);
+    assert!(ran.stderr.contains("in the folder in which the agent's tools work"), "{}", ran.stderr);
 }
 
 #[test]
@@ -421,7 +482,7 @@ fn a_copy_beside_its_original_is_noticed() {
     project.run_windlass(&["run", ".", "Order rope.", "--run-id", "one", "--yes", "--store", "old.db"]);
     let ran = project.run_windlass(&["runs", "--store", "old.db"]);
     assert!(!ran.stderr.contains("warning:"), "{}", ran.stderr);
-    project.run_windlass(&["backup", "copy.db", "--store", "old.db"]);
+    std::fs::copy(project.file("old.db"), project.file("copy.db")).expect("copied");
     let ran = project.run_windlass(&["runs", "--store", "copy.db"]);
     assert!(ran.stderr.contains("warning: copy.db: the file is a copy of `"), "{}", ran.stderr);
 }

@@ -520,6 +520,13 @@ pub(crate) struct BackupArgs {
     pub(crate) file: PathBuf,
 }
 
+/// The arguments of `windlass restore`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RestoreArgs {
+    /// Backup to make a store of, where there is none now [default: the store was restored by other means]
+    pub(crate) file: Option<PathBuf>,
+}
+
 /// The arguments of `windlass forget`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ForgetArgs {

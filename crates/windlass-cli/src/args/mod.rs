@@ -43,6 +43,10 @@ pub(crate) struct CliArgs {
     /// File with the keys that authenticate decisions [default: WINDLASS_KEY_FILE, or a file in the user's state folder]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
+    /// File with the keys that encrypt the contents of the store [default: WINDLASS_ENCRYPTION_KEY_FILE; without one,
+    /// nothing is encrypted]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) encryption_key_file: Option<PathBuf>,
     /// Print JSON, one object per line
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -173,6 +177,11 @@ pub(crate) enum CliCommand {
     /// Copy the store to a new file while runs go on
     #[command(after_help = "Examples:\n  windlass backup windlass-backup.db")]
     Backup(BackupArgs),
+    /// Make a store of a backup. Calls that may have run since the backup are in doubt
+    #[command(
+        after_help = "Examples:\n  windlass restore windlass-backup.db\n  windlass restore --store postgres://db.example/fleet    after pg_restore"
+    )]
+    Restore(RestoreArgs),
     /// Delete runs by name, or by age and status. Sessions and receipts stay
     #[command(
         after_help = "Examples:\n  windlass forget k3v9\n  windlass forget --older-than 30d\n  windlass forget --older-than 90d --status paused"

@@ -20,7 +20,7 @@ pub(crate) async fn run(
         OutputFormat::Text => {
             term.print_line(format!("{} has a copy of the store, {size} bytes", asked.file.display()));
             term.eprint_line(
-                "a run that goes on after this repeats its later effects if it is driven from the copy",
+                "`windlass restore` makes a store of it: calls that may have run since are in doubt then",
             );
         }
     }

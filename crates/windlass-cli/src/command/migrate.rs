@@ -3,14 +3,19 @@
 use serde_json::json;
 use windlass::store::migrate_store;
 
-use crate::args::MigrateArgs;
+use crate::args::{CliArgs, MigrateArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::CliProject;
 use crate::terminal::{OutputFormat, Terminal};
 
-pub(crate) async fn run(asked: &MigrateArgs, term: &Terminal) -> Result<CommandExit, CliError> {
-    let source = CliProject::of_store(&asked.from).open_existing().await?;
-    let target = CliProject::of_store(&asked.to).open_or_create().await?;
+pub(crate) async fn run(
+    args: &CliArgs,
+    asked: &MigrateArgs,
+    term: &Terminal,
+) -> Result<CommandExit, CliError> {
+    // What is not encrypted in the source is read as it is.
+    let source = CliProject::of_store(&asked.from).with_encryption(args).open_existing().await?;
+    let target = CliProject::of_store(&asked.to).with_encryption(args).open_or_create().await?;
     let report = migrate_store(&*source, &*target).await.map_err(|error| {
         CliError::new(error.to_string())
             .with_hint("what was copied stays; the same command continues the migration")

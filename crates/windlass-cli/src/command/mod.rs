@@ -17,6 +17,7 @@ mod migrate;
 mod models;
 mod new;
 mod policy;
+mod restore;
 mod resume;
 mod resume_text;
 mod run;
@@ -76,8 +77,9 @@ pub(crate) async fn run_command(args: CliArgs, term: Terminal) -> Result<Command
         CliCommand::Key(key) => key::run(&args, key, &term),
         CliCommand::Sessions(sessions) => sessions::run(&args, sessions, &term).await,
         CliCommand::Backup(backup) => backup::run(&args, backup, &term).await,
+        CliCommand::Restore(asked) => restore::run(&args, asked, &term).await,
         CliCommand::Forget(asked) => forget::run(&args, asked, &term).await,
-        CliCommand::Migrate(asked) => migrate::run(asked, &term).await,
+        CliCommand::Migrate(asked) => migrate::run(&args, asked, &term).await,
         CliCommand::Tools(tools) => tools::run(&args, tools, &term).await,
         CliCommand::Models(models) => models::run(&args, models, &term),
         CliCommand::Policy(policy) => policy::run(&args, policy, &term).await,
@@ -118,6 +120,7 @@ async fn build_driver(
 fn check_keys(project: &CliProject, file: &AgentFile) -> Result<ApproverIdentity, CliError> {
     project.key_source().ensure_outside(&file.workspace_folder())?;
     ensure_approver_key_outside(&file.workspace_folder())?;
+    project.ensure_encryption_keys_outside(&file.workspace_folder())?;
     project.check_approvers(file)?;
     ApproverIdentity::of_project(project)
 }
