@@ -1,6 +1,7 @@
 //! Plays a scenario and reports its outcome.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -19,6 +20,7 @@ use windlass::{
     event::RunEventKind,
     run::{PausedRun, RunResult},
     session::Session,
+    store::{OpenRunError, Store, load_paused},
 };
 
 use crate::guardrails::log_hook;
@@ -39,6 +41,9 @@ pub enum PlayError {
     /// A paused run could not be read back.
     #[error("a paused run could not be read back")]
     Restore(#[from] RestoreError),
+    /// A paused run could not be opened in its store.
+    #[error("a paused run could not be opened in its store")]
+    Open(#[from] OpenRunError),
     /// A decision was refused.
     #[error("a decision was refused")]
     Decide(#[from] DecisionError),
@@ -61,6 +66,28 @@ pub fn play_on_own_runtime(scenario: &OrderedJson) -> Result<Value, PlayError> {
 /// # Errors
 /// Returns an error if the scenario cannot be played.
 pub async fn play_scenario(scenario: &OrderedJson) -> Result<Value, PlayError> {
+    play_with_store(scenario, None).await
+}
+
+/// Plays a scenario whose runs and session are in a store, and returns its outcome. A paused run is continued from the
+/// store instead of from its text.
+///
+/// # Errors
+/// Returns an error if the scenario cannot be played.
+pub async fn play_in_store(scenario: &OrderedJson, store: Arc<dyn Store>) -> Result<Value, PlayError> {
+    play_with_store(scenario, Some(store)).await
+}
+
+/// Number of sessions in stores, so that each scenario has its own.
+static SESSION_COUNT: AtomicU64 = AtomicU64::new(0);
+
+fn new_session(store: Option<&Arc<dyn Store>>) -> Option<Session> {
+    let Some(store) = store else { return Some(Session::in_memory("scenario")) };
+    let number = SESSION_COUNT.fetch_add(1, Ordering::Relaxed);
+    Session::in_run_store(format!("scenario-{}-{number}", std::process::id()).into(), store)
+}
+
+async fn play_with_store(scenario: &OrderedJson, store: Option<Arc<dyn Store>>) -> Result<Value, PlayError> {
     let nothing = OrderedJson::Null;
     let name = scenario.text_field("name").unwrap_or_default();
     let run = scenario.get("run").unwrap_or(&nothing);
@@ -71,7 +98,8 @@ pub async fn play_scenario(scenario: &OrderedJson) -> Result<Value, PlayError> {
         world,
         start_agent: scenario.text_field("start").unwrap_or_default().to_owned(),
         run_spec: run.clone(),
-        session: run.bool_field("session", false).then(|| Session::in_memory("scenario")),
+        session: run.bool_field("session", false).then(|| new_session(store.as_ref())).flatten(),
+        store,
         approval_rounds: Vec::new(),
         events: Vec::new(),
         listed_approvals: Vec::new(),
@@ -121,6 +149,7 @@ struct ScenarioPlayer {
     start_agent: String,
     run_spec: OrderedJson,
     session: Option<Session>,
+    store: Option<Arc<dyn Store>>,
     approval_rounds: Vec<Value>,
     events: Vec<String>,
     /// Approvals that the reference lists in addition to those of the run's own calls.
@@ -169,7 +198,7 @@ impl ScenarioPlayer {
     ) -> Result<RunResult, PlayStop> {
         self.approval_rounds.push(paused.pending_calls().iter().map(show_pending).collect());
         let before = paused.record().clone();
-        let paused = self.with_decisions(paused, decision)?;
+        let paused = self.with_decisions(paused, decision).await?;
         let resumed = self.run_once(agent.resume_with_context(paused, self.world.clone())).await?;
         if let RunResult::Paused(paused) = &resumed {
             self.note_listed_approvals(
@@ -203,12 +232,16 @@ impl ScenarioPlayer {
         }
     }
 
-    /// Applies a person's decisions to the run, after a round trip through its text.
-    fn with_decisions(&self, paused: PausedRun, decision: &OrderedJson) -> Result<PausedRun, PlayError> {
-        let paused = if self.run_spec.bool_field("serialise", true) {
-            PausedRun::from_text(&paused.to_text())?
-        } else {
-            paused
+    /// Applies a person's decisions to the run, after a round trip through its text or its store.
+    async fn with_decisions(
+        &self,
+        paused: PausedRun,
+        decision: &OrderedJson,
+    ) -> Result<PausedRun, PlayError> {
+        let paused = match &self.store {
+            _ if !self.run_spec.bool_field("serialise", true) => paused,
+            Some(store) => load_paused(&**store, paused.record().run_id()).await?,
+            None => PausedRun::from_text(&paused.to_text())?,
         };
         Ok(apply_decisions(paused, decision)?)
     }
@@ -229,6 +262,9 @@ impl ScenarioPlayer {
         });
         if self.run_spec.bool_field("pre_approval_guardrails", false) {
             run = run.pre_approval_guardrails();
+        }
+        if let Some(store) = &self.store {
+            run = run.store(store.clone());
         }
         if let Some(session) = &self.session {
             run = run.session(session);

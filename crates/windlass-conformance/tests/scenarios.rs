@@ -5,15 +5,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use serde_json::Value;
+use windlass::store::{MemoryStore, SqliteStore, Store};
 use windlass_conformance::compare::{OutcomeDifference, outcome_differences};
 use windlass_conformance::json::OrderedJson;
-use windlass_conformance::play::{PlayError, play_on_own_runtime, play_scenario};
+use windlass_conformance::play::{PlayError, play_in_store, play_on_own_runtime, play_scenario};
+use windlass_postgres::PostgresStore;
+
+#[path = "../../windlass-postgres/tests/server/mod.rs"]
+#[allow(dead_code, reason = "only a server without TLS is needed")]
+mod server;
 
 /// Number of scenarios played concurrently.
 const WORKER_COUNT: usize = 16;
@@ -35,29 +42,82 @@ fn scenarios_come_out_as_in_the_reference() {
     let scenarios = names.iter().map(|name| (name.as_str(), load_scenario(name)));
     let (blocking, quick): (Vec<_>, Vec<_>) =
         scenarios.partition(|(_, scenario)| has_blocking_body(scenario));
-    let mut wrong = find_faults(&quick, &known);
+    let mut wrong = find_faults(&quick, &known, &play_for_test);
     // Scenarios with blocking bodies run separately, because they need an idle machine.
-    let mut doubtful = blocking;
+    wrong.extend(find_lasting_faults(blocking, &known, &play_for_test));
+    assert_no_faults(&wrong, names.len());
+}
+
+/// Returns the faults of scenarios that use real time: those that are found in every attempt.
+fn find_lasting_faults(
+    mut doubtful: Vec<(&str, OrderedJson)>,
+    known: &BTreeMap<String, String>,
+    play: &(dyn Fn(&OrderedJson) -> Result<Value, PlayError> + Sync),
+) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for _ in 0..MAX_TRIES {
-        found = find_faults(&doubtful, &known);
+        found = find_faults(&doubtful, known, play);
         doubtful.retain(|(name, _)| found.contains_key(*name));
     }
-    wrong.extend(found);
+    found
+}
+
+fn assert_no_faults(wrong: &BTreeMap<String, String>, count: usize) {
     let report: Vec<&str> = wrong.values().map(String::as_str).collect();
-    assert!(
-        report.is_empty(),
-        "{} of {} scenarios are wrong\n{}",
-        report.len(),
-        names.len(),
-        report.join("\n")
-    );
+    assert!(report.is_empty(), "{} of {count} scenarios are wrong\n{}", report.len(), report.join("\n"));
+}
+
+/// Plays scenarios with their runs and sessions in a store, in real time: every tenth, or all of them if the environment
+/// variable `WINDLASS_ALL_SCENARIOS` is set.
+fn check_on_store(open: impl Fn() -> StoreOpening + Sync) {
+    let (known, names) = (known_differences(), scenario_names());
+    let step = if std::env::var_os("WINDLASS_ALL_SCENARIOS").is_some() { 1 } else { 10 };
+    let scenarios: Vec<_> =
+        names.iter().step_by(step).map(|name| (name.as_str(), load_scenario(name))).collect();
+    let count = scenarios.len();
+    let play = |scenario: &OrderedJson| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async { play_in_store(&slow_down(scenario), open().await).await })
+    };
+    assert_no_faults(&find_lasting_faults(scenarios, &known, &play), count);
+}
+
+/// The opening of a store on the runtime of a scenario.
+type StoreOpening = Pin<Box<dyn Future<Output = Arc<dyn Store>>>>;
+
+#[test]
+fn scenarios_come_out_alike_on_a_store_in_memory() {
+    check_on_store(|| Box::pin(async { Arc::new(MemoryStore::default()) as Arc<dyn Store> }));
+}
+
+#[test]
+fn scenarios_come_out_alike_on_sqlite() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Arc::new(SqliteStore::open(folder.path().join("store.db")).expect("opens"));
+    check_on_store(|| {
+        let store = store.clone();
+        Box::pin(async { store as Arc<dyn Store> })
+    });
+}
+
+#[test]
+fn scenarios_come_out_alike_on_postgresql() {
+    let Some(server) = server::TestServer::start() else { return };
+    let address = server.address();
+    check_on_store(|| {
+        let address = address.clone();
+        // The connections belong to the runtime of their scenario.
+        Box::pin(async move {
+            Arc::new(PostgresStore::connect(&address).await.expect("it connects")) as Arc<dyn Store>
+        })
+    });
 }
 
 /// Returns the differences of each scenario, by name.
 fn find_faults(
     scenarios: &[(&str, OrderedJson)],
     known: &BTreeMap<String, String>,
+    play: &(dyn Fn(&OrderedJson) -> Result<Value, PlayError> + Sync),
 ) -> BTreeMap<String, String> {
     let next = AtomicUsize::new(0);
     let found = Mutex::new(BTreeMap::new());
@@ -65,7 +125,7 @@ fn find_faults(
         for _ in 0..WORKER_COUNT {
             scope.spawn(|| {
                 while let Some((name, scenario)) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Some(fault) = find_fault(name, scenario, known.get(*name)) {
+                    if let Some(fault) = find_fault(name, scenario, known.get(*name), play) {
                         found
                             .lock()
                             .unwrap_or_else(PoisonError::into_inner)
@@ -78,8 +138,13 @@ fn find_faults(
     found.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn find_fault(name: &str, scenario: &OrderedJson, reason: Option<&String>) -> Option<String> {
-    let actual = match play_for_test(scenario) {
+fn find_fault(
+    name: &str,
+    scenario: &OrderedJson,
+    reason: Option<&String>,
+    play: &(dyn Fn(&OrderedJson) -> Result<Value, PlayError> + Sync),
+) -> Option<String> {
+    let actual = match play(scenario) {
         Ok(actual) => actual,
         Err(error) => return Some(format!("{name}: {error}")),
     };
