@@ -11,6 +11,7 @@
 mod server;
 mod support;
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -168,18 +169,21 @@ fn sigterm_drains_a_worker_and_the_next_one_repeats_nothing() {
         let log = fleet.project.file("log");
         assert_eq!(fleet.run(&["submit", ".", "Go.", "--run-id", "slow"]).code, Some(0));
         assert_eq!(fleet.run(&["submit", ".", "Go.", "--run-id", "later"]).code, Some(0));
-        let worker = fleet.start(&["work", ".", "--concurrency", "1", "--drain", "100"]);
+        let mut worker = fleet.start(&["work", ".", "--concurrency", "1", "--drain", "100"]);
         wait_for(|| log_lines(&log) == ["begun"]);
         assert_eq!(fleet.run(&["fleet", "workers", "--json"]).json_lines().len(), 1);
 
         let pid = worker.id().to_string();
         std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("it runs");
-        // The call gets the time to finish, also if that is long after the signal.
-        std::thread::sleep(Duration::from_millis(300));
+        // The call may only finish after the worker has said that it drains: it gets the time for that.
+        let mut said = BufReader::new(worker.stderr.take().expect("it is piped"));
+        let mut stderr = String::new();
+        while !stderr.contains("draining") {
+            assert_ne!(said.read_line(&mut stderr).expect("it is text"), 0, "the worker drains: {stderr}");
+        }
         std::fs::write(fleet.project.file("go"), "").expect("it can be written");
-        let worked = CommandOutput::from_output(worker.wait_with_output().expect("it ends"));
-        assert_eq!(worked.code, Some(0), "{}", worked.stderr);
-        assert!(worked.stderr.contains("draining"), "{}", worked.stderr);
+        said.read_to_string(&mut stderr).expect("it is text");
+        assert_eq!(worker.wait().expect("it ends").code(), Some(0), "{stderr}");
         assert_eq!(log_lines(&log), ["begun", "ended"], "no other run was taken");
         assert_eq!(fleet.run(&["fleet", "workers", "--json"]).stdout, "", "the worker has retired");
 
