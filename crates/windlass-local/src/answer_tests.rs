@@ -128,8 +128,8 @@ fn fuzz_answers_are_refused_or_read() {
         "fuzz_answers_are_refused_or_read",
         |input| {
             let text = String::from_utf8_lossy(input);
-            let _ = super::parse_items(&text, "c1");
-            let _ = super::partial_text(&text);
+            let _ = parse_items(&text, "c1");
+            let _ = partial_text(&text);
         },
     );
 }

@@ -7,7 +7,8 @@ use windlass_fuzz::FuzzTarget;
 use super::decisions::{DecisionBody, ReviewBody};
 use super::inbox::LookBody;
 use super::journals::ForkBody;
-use super::runs::{InputBody, RunStart};
+use super::run_orders::InputBody;
+use super::run_start::RunStart;
 use crate::access::AccessPolicy;
 
 const SEEDS: [&str; 6] = [

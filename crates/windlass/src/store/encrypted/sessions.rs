@@ -12,7 +12,7 @@ use windlass_core::{
 use super::sealed_parts::{open_items, seal_items};
 use super::{EncryptedStore, session_place};
 use crate::error::StoreError;
-use crate::session::{SessionClaim, SessionState, SessionStore, SessionWrite};
+use crate::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
 use crate::store::{LeaseClaim, StoredLease};
 
 impl EncryptedStore {
@@ -43,10 +43,14 @@ impl SessionStore for EncryptedStore {
         }
     }
 
-    fn append_run_items(&self, write: SessionWrite) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn append_run_items(
+        &self,
+        write: SessionWrite,
+        fence: SessionFence,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
         let sealed = seal_items(&self.keys, &session_place(write.session.as_str()), &write.items);
         match (self.inner_sessions(), sealed) {
-            (Ok(sessions), Ok(items)) => sessions.append_run_items(SessionWrite { items, ..write }),
+            (Ok(sessions), Ok(items)) => sessions.append_run_items(SessionWrite { items, ..write }, fence),
             (Err(error), _) | (_, Err(error)) => Box::pin(ready(Err(error))),
         }
     }

@@ -44,8 +44,7 @@ use self::writer::{AckLevel, RequestSubject, SqliteWriter, WriteTx};
 use super::{
     ApproverPolicy, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
     ReceiptClaim, ReceiptKey, RestoreReport, RunQuery, RunStatus, SessionHolder, SnapshotSegments, Store,
-    StoreFuture,
-    StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
+    StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::error::StoreError;
 use crate::session::SessionStore;
