@@ -4,15 +4,14 @@
 use std::future::Future;
 
 use futures_util::FutureExt;
-use tokio::sync::OwnedSemaphorePermit;
 use windlass_core::{
     decision::HoldReason,
     id::CallId,
-    journal::{CallHeld, CallSettled, CallStatus, GuardrailRecord, JournalEntry},
+    journal::{CallSettled, CallStatus, GuardrailRecord, JournalEntry},
     plan::BodyKind,
     run::{
         ApplyError, CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult, GateVerdict,
-        ReceiptVerdict, ReconcileReport, StopMode,
+        ReceiptVerdict, ReconcileReport, StopMode, ToolNeed,
     },
     tool::ToolKey,
 };
@@ -22,8 +21,7 @@ use super::turn::TurnExecution;
 use crate::artefact::READ_OUTPUT_TOOL;
 use crate::observe::HookObservation;
 use crate::receipts::{
-    ClaimVerdict, ExecutionClaim, ReceiptDestination, ReceiptRequest, RunReceipts, SharedPermit,
-    acquire_shared_permits,
+    BodyPermits, ClaimVerdict, ExecutionClaim, ReceiptDestination, ReceiptRequest, RunReceipts,
 };
 use crate::run::{DecisionCheck, DriveError, ResolvedCall};
 use crate::tasks::CallStop;
@@ -37,8 +35,7 @@ pub(super) struct CallExecution<'a, C> {
     pub(super) turn: &'a TurnExecution<C>,
     /// Position of the call in the model's order.
     pub(super) place: usize,
-    permits: Vec<OwnedSemaphorePermit>,
-    shared_permits: Vec<SharedPermit>,
+    permits: BodyPermits,
     /// Verdicts of the guardrails so far.
     pub(super) guardrails: Vec<GuardrailRecord>,
     /// Claim of an idempotent call; identical calls wait for its receipt.
@@ -88,19 +85,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     (CallProgress::of_call(run, &call, features), prepared.call_details(run, &call))
                 });
                 let ctx = ToolContext::new(turn.context.clone(), call.clone(), details);
-                let (permits, shared_permits, guardrails, claim) = (Vec::new(), Vec::new(), Vec::new(), None);
+                let (permits, guardrails, claim) = (BodyPermits::default(), Vec::new(), None);
                 let call = call.clone();
-                let work = CallExecution {
-                    call,
-                    prepared,
-                    ctx,
-                    turn,
-                    place,
-                    permits,
-                    shared_permits,
-                    guardrails,
-                    claim,
-                };
+                let work = CallExecution { call, prepared, ctx, turn, place, permits, guardrails, claim };
                 (progress, Some(work))
             }
             ResolvedCall::WithoutTool => (absent, None),
@@ -177,6 +164,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     // Only now it is known whether the run ends or is handed over.
                     performed.unwrap_or_else(|| CallReport::Stopped(self.stop_mode()))
                 }
+                // A decision that came meanwhile lets a call run that was to be answered without its tool.
+                (_, None) if self.scope.with_run(|run| run.tool_need(&call)) != ToolNeed::None => {
+                    return Ok(CallOutcome::Held);
+                }
                 (effect, None) => return Err(self.unexpected_effect(&call, &effect)),
             };
             progress.report(report);
@@ -231,14 +222,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 Some(CallReport::ReceiptReleased)
             }
             CallEffect::AcquirePermit => {
-                let (limits, lasting) =
-                    (&work.prepared.tool.shared_limits, self.shared.config.lease_duration);
-                let shared = acquire_shared_permits(&self.shared.journal, limits, lasting, stop).await?;
-                let Some(shared) = shared else { return Ok(None) };
-                work.shared_permits = shared;
-                let limits = [&work.prepared.tool.concurrency_permits, &self.shared.body_permits];
-                let permits = stop.acquire_permits(limits.map(Option::as_ref)).await;
-                permits.map(|permits| {
+                let (tool, lasting) = (&work.prepared.tool, self.shared.config.lease_duration);
+                let limits = [&tool.concurrency_permits, &self.shared.body_permits].map(Option::as_ref);
+                let journal = &self.shared.journal;
+                let permits = BodyPermits::acquire(journal, &tool.shared_limits, lasting, limits, stop);
+                permits.await?.map(|permits| {
                     work.permits = permits;
                     CallReport::PermitAcquired
                 })
@@ -263,8 +251,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
             CallEffect::RunBody(_) => Some(self.run_nested_agent(work).await?),
             CallEffect::AwaitRetry(delay) => {
-                work.permits.clear();
-                work.shared_permits.clear();
+                work.permits = BodyPermits::default();
                 stop.unless_stopped(tokio::time::sleep(delay)).await.map(|()| CallReport::RetryReady)
             }
             CallEffect::Withhold(result) => {
@@ -322,16 +309,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
     }
 
     async fn hold_call(&self, call: &CallId, reason: HoldReason) -> Result<(), DriveError> {
-        let journal = &self.shared.journal;
-        let (expires_at, last_driver_seen) = match &reason {
-            HoldReason::Approval => {
-                let expiry = self.shared.config.approval_expiry;
-                (expiry.map(|expiry| journal.now().saturating_add(expiry)), None)
-            }
-            HoldReason::InDoubt => (None, journal.previous_driver_seen()),
-            _ => (None, None),
-        };
-        let held = CallHeld { call: call.clone(), reason, expires_at, last_driver_seen };
+        let held = self.shared.journal.call_held(call, reason, self.shared.config.approval_expiry);
         self.scope.record_entry(JournalEntry::CallHeld(held)).await?;
         self.shared.has_held_calls.store(true, std::sync::atomic::Ordering::Relaxed);
         Ok(())

@@ -24,7 +24,7 @@ use windlass_core::{
     failure::RunFailure,
     id::{AgentName, CallId, RunId},
     journal::{JournalEntry, RunCancelled, RunFailed},
-    run::{Run, RunAction, StopRequest},
+    run::{RunAction, StopRequest},
 };
 
 use crate::agent::{Agent, AgentGraph, LoadedTools, ResolvedToolset};
@@ -226,20 +226,14 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let cancel = &self.shared.cancel;
         let has_pending =
             || self.shared.recorder.with_root(|run| !run.is_cancelling() && !run.pending_calls().is_empty());
+        let ends_with_failure = || self.ending_failure.get().is_some() || self.scope.is_any_run_failing();
         if cancel.is_detaching() || self.shared.is_aborted.load(Ordering::Relaxed) {
             StopRequest::Leave
-        } else if cancel.keeps_approvals() && has_pending() && !self.ends_with_failure() {
+        } else if cancel.keeps_approvals() && has_pending() && !ends_with_failure() {
             StopRequest::Pause
         } else {
             StopRequest::Cancel
         }
-    }
-
-    /// Returns true if this run, or a run around it, ends because it fails: it pauses no more.
-    fn ends_with_failure(&self) -> bool {
-        let path = &self.scope.parent_calls;
-        let is_failing = |depth| self.shared.recorder.with_run(&path[..depth], Run::is_failing);
-        self.ending_failure.get().is_some() || (0..=path.len()).any(is_failing)
     }
 
     /// Ends a run that stops: as cancelled, unless a failure stopped it. All started calls have settled by now.

@@ -7,8 +7,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 use windlass_core::{
+    decision::HoldReason,
     id::{CallId, CallPath, RunId, SessionId, Timestamp},
-    journal::{HashChain, JournalEntry, JournalRecord, RunStarted, unannounced_records},
+    journal::{CallHeld, HashChain, JournalEntry, JournalRecord, RunStarted, unannounced_records},
     run::{ReplayedRun, Run},
     usage::Usage,
 };
@@ -351,6 +352,17 @@ impl RunJournal {
     /// this driver's own.
     pub(crate) fn previous_driver_seen(&self) -> Option<Timestamp> {
         self.owned.as_ref()?.previous_driver_seen
+    }
+
+    /// Returns the entry of a call that waits for a person. An approval expires; a doubt names the time at which the driver
+    /// that left it was last seen.
+    pub(crate) fn call_held(&self, call: &CallId, reason: HoldReason, expiry: Option<Duration>) -> CallHeld {
+        let (expires_at, last_driver_seen) = match &reason {
+            HoldReason::Approval => (expiry.map(|expiry| self.now().saturating_add(expiry)), None),
+            HoldReason::InDoubt => (None, self.previous_driver_seen()),
+            _ => (None, None),
+        };
+        CallHeld { call: call.clone(), reason, expires_at, last_driver_seen }
     }
 
     /// Returns the posted decisions of the run that are authentic. Others lead to warnings.

@@ -11,6 +11,6 @@ pub(crate) use self::execution_claim::{
 };
 pub(crate) use self::key_scopes::KeyScopes;
 pub(crate) use self::receipt_cache::ReceiptCache;
-pub(crate) use self::shared_permit::{SharedPermit, acquire_shared_permits};
+pub(crate) use self::shared_permit::BodyPermits;
 
 use self::receipt_cache::{InFlight, LocalReceiptClaim, ReceiptAge};

@@ -1,4 +1,5 @@
-//! Permits of limits that processes share: each place of a limit is a claim in the store.
+//! The permits of bodies: those of limits in this process, and those of limits that processes share. Each place of a shared
+//! limit is a claim in the store.
 //!
 //! A claim is a lease by observation, so a place whose process has died is free again, and no clock decides. The places of
 //! a rate are occupied for the whole period, also if the process dies: its death is not looked at.
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use windlass_core::canonical::Digest;
 
 use super::execution_claim::SharedExecutionClaim;
@@ -26,7 +28,7 @@ const MAX_WAIT: Duration = Duration::from_millis(160);
 static PERMIT_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// The permit to run a body under a shared limit.
-pub(crate) enum SharedPermit {
+enum SharedPermit {
     /// It is given back when it is dropped.
     Concurrency(#[expect(dead_code, reason = "it is held")] SharedExecutionClaim),
     /// It is given back when the period has passed.
@@ -42,28 +44,40 @@ struct LimitPlaces<'a> {
     watches: Vec<LeaseWatch>,
 }
 
-/// Acquires a permit of each limit. Returns `None` if the call stops first.
-///
-/// A body takes them before the permits of its process, and in the order of their names, so that bodies with several limits
-/// do not wait for each other in a circle.
-pub(crate) async fn acquire_shared_permits(
-    journal: &RunJournal,
-    limits: &[SharedLimit],
-    lease_duration: Duration,
-    stop: CallStop<'_>,
-) -> Result<Option<Vec<SharedPermit>>, StoreError> {
-    let mut limits: Vec<&SharedLimit> = limits.iter().collect();
-    limits.sort_by(|one, other| one.name().cmp(other.name()));
-    let mut permits = Vec::with_capacity(limits.len());
-    // A run without a store is refused before its calls are planned.
-    let Some((store, driver)) = journal.store_and_owner() else { return Ok(Some(permits)) };
-    for limit in limits {
-        match acquire_permit(store, driver, limit, lease_duration, stop).await? {
-            Some(permit) => permits.push(permit),
-            None => return Ok(None),
+/// The permits of one body.
+#[derive(Default)]
+pub(crate) struct BodyPermits {
+    _of_process: Vec<OwnedSemaphorePermit>,
+    _shared: Vec<SharedPermit>,
+}
+
+impl BodyPermits {
+    /// Acquires the permits of the limits that processes share, then those of this process. Returns `None` if the call stops
+    /// first.
+    ///
+    /// Shared permits are taken in the order of their names, so that bodies with several limits do not wait for each other
+    /// in a circle.
+    pub(crate) async fn acquire(
+        journal: &RunJournal,
+        shared_limits: &[SharedLimit],
+        lease_duration: Duration,
+        of_process: [Option<&Arc<Semaphore>>; 2],
+        stop: CallStop<'_>,
+    ) -> Result<Option<Self>, StoreError> {
+        let mut limits: Vec<&SharedLimit> = shared_limits.iter().collect();
+        limits.sort_by(|one, other| one.name().cmp(other.name()));
+        let mut shared = Vec::with_capacity(limits.len());
+        for limit in limits {
+            // A run without a store is refused before its calls are planned.
+            let Some((store, driver)) = journal.store_and_owner() else { break };
+            match acquire_permit(store, driver, limit, lease_duration, stop).await? {
+                Some(permit) => shared.push(permit),
+                None => return Ok(None),
+            }
         }
+        let of_process = stop.acquire_permits(of_process).await;
+        Ok(of_process.map(|of_process| Self { _of_process: of_process, _shared: shared }))
     }
-    Ok(Some(permits))
 }
 
 /// Acquires a permit of a limit, and waits while all of its places are occupied. Returns `None` if the call stops first.

@@ -77,6 +77,12 @@ impl<C: Send + Sync + 'static> RunScope<C> {
         self.recorder.with_run(&self.parent_calls, read)
     }
 
+    /// Returns true if this run, or a run around it, ends because it fails: it pauses no more.
+    pub(crate) fn is_any_run_failing(&self) -> bool {
+        let path = &self.parent_calls;
+        (0..=path.len()).any(|depth| self.recorder.with_run(&path[..depth], Run::is_failing))
+    }
+
     /// Returns the context for functions of the application.
     pub(crate) fn run_context(&self, agent: &AgentName) -> RunContext<C> {
         RunContext::new(self.app.clone(), self.run_id.clone(), agent.clone(), self.parent_calls.clone())

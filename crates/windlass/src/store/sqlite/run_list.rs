@@ -27,6 +27,20 @@ const ALL_STATUSES: [RunStatus; 5] =
     [RunStatus::Running, RunStatus::Paused, RunStatus::Finished, RunStatus::Failed, RunStatus::Cancelled];
 
 pub(super) fn list_runs(db: &Connection, query: &RunQuery) -> Result<Vec<StoredRun>, SqliteError> {
+    let (select, values) = select_runs(query);
+    let mut select = db.prepare_cached(&select)?;
+    let mut rows = select.query(params_from_iter(values))?;
+    let mut runs = Vec::new();
+    while let Some(row) = rows.next()? {
+        let mut stored = read_stored_run(row)?;
+        stored.lease = queue::current_lease(db, stored.lease.take())?;
+        runs.push(stored);
+    }
+    Ok(runs)
+}
+
+/// Writes the statement of a query, with its values.
+fn select_runs(query: &RunQuery) -> (String, Vec<Box<dyn ToSql>>) {
     let mut values: Vec<Box<dyn ToSql>> = Vec::new();
     let mut filters = String::new();
     let mut add_filter = |condition: &str, value: Box<dyn ToSql>| {
@@ -82,13 +96,9 @@ pub(super) fn list_runs(db: &Connection, query: &RunQuery) -> Result<Vec<StoredR
             format!("SELECT * FROM ({all}) ORDER BY created DESC, name DESC LIMIT {limit}")
         }
     };
-    let mut select = db.prepare_cached(&select)?;
-    let mut rows = select.query(params_from_iter(values))?;
-    let mut runs = Vec::new();
-    while let Some(row) = rows.next()? {
-        let mut stored = read_stored_run(row)?;
-        stored.lease = queue::current_lease(db, stored.lease.take())?;
-        runs.push(stored);
-    }
-    Ok(runs)
+    (select, values)
 }
+
+#[cfg(test)]
+#[path = "run_list_tests.rs"]
+mod tests;
