@@ -88,15 +88,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
             is_observed: self.scope.has_hooks(&agent),
             ..CallFeatures::default()
         };
-        Ok(TurnExecution {
-            features,
-            agent,
-            tools,
-            stop,
-            context,
-            is_closing,
-            starting_calls: AtomicBool::new(false),
-        })
+        let starting_calls = AtomicBool::new(false);
+        Ok(TurnExecution { features, agent, tools, stop, context, is_closing, starting_calls })
     }
 
     /// Returns the data that the tool contexts of a turn's calls share.

@@ -23,10 +23,6 @@ impl<'a> StorePlace<'a> {
         self.address.starts_with("postgres")
     }
 
-    pub(crate) fn address(&self) -> &str {
-        self.address
-    }
-
     /// Returns the schema of a database.
     pub(crate) fn schema(&self) -> &str {
         &self.name
