@@ -193,7 +193,7 @@ fn every_line_of_a_diff_is_displayed_with_what_hides_in_it() {
     for number in 1..=99 {
         assert!(shown.contains(&format!("│ +line {number}\n")), "{shown}");
     }
-    assert!(shown.contains("│ +line 100\\r\n"), "{shown}");
+    assert!(shown.contains("│ +line 100\\u{d}\n"), "{shown}");
     assert!(shown.contains("│ +last\\u{202e}\\u{200b}→   line\n"), "{shown}");
 }
 

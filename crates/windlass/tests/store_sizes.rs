@@ -65,7 +65,7 @@ fn database_size(path: &Path) -> i64 {
 
 #[tokio::test]
 async fn a_run_of_fifteen_records_takes_at_most_four_kilobytes() {
-    const RUNS: i64 = 500;
+    const RUNS: i64 = 1_000;
     let folder = tempfile::tempdir().expect("a folder for the test");
     let path = folder.path().join("runs.db");
     let store = Arc::new(SqliteStore::open(&path).expect("a store"));
