@@ -81,6 +81,30 @@ async fn a_request_that_no_retry_mends_fails_at_once() {
     assert_eq!(provider.requests().len(), 1);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ban_on_live_requests_holds_for_the_command() {
+    let provider = FakeProvider::start([FakeReply::text("Here.")]).await.expect("there is a port");
+    let project = TestProject::new("", "");
+    let words = ["run", ".", "Hello?", "--model", "openai:any"];
+    let run_under = async |ban: &'static str, url: String| {
+        let mut command = windlass_command(&project.folder(), &words);
+        command.env("OPENAI_API_KEY", FAKE_KEY).env("OPENAI_BASE_URL", url).env("WINDLASS_NETWORK_BAN", ban);
+        let ran = tokio::task::spawn_blocking(move || command.output().expect("it runs"));
+        CommandOutput::from_output(ran.await.expect("it ends"))
+    };
+    // The run fails at once and does not wait for a provider that is away.
+    for (ban, url) in
+        [("all", provider.base_url()), ("except-loopback", "https://api.openai.com/v1".to_owned())]
+    {
+        let ran = run_under(ban, url).await;
+        assert_eq!(ran.code, Some(1), "{ban}: {}", ran.stderr);
+        assert!(ran.stderr.contains("live requests are banned in this process"), "{ban}: {}", ran.stderr);
+    }
+    assert_eq!(provider.requests().len(), 0);
+    let ran = run_under("except-loopback", provider.base_url()).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "Here.\n"), "{}", ran.stderr);
+}
+
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
 async fn retries_are_one_line_with_a_countdown() {

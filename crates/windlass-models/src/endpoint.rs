@@ -385,7 +385,8 @@ impl ProviderEndpoint {
         let (kind, text) = match error {
             TransportError::Unusable(why)
             | TransportError::OtherProtocol(why)
-            | TransportError::AddressRefused(why) => {
+            | TransportError::AddressRefused(why)
+            | TransportError::Banned(why) => {
                 (ModelErrorKind::Unreachable, format!("{provider} cannot be used at {url}: {why}"))
             }
             TransportError::Unreachable(why) => {

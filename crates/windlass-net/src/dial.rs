@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::address::{AddressGuard, GuardBehindProxy, is_numeric_host};
+use crate::ban::{ban_error, check_network_ban, network_ban};
 use crate::proxy::{ProxyServer, ProxySettings};
 #[cfg(feature = "tls")]
 use crate::tls::{self, Alpn, TrustedRoots};
@@ -99,13 +100,15 @@ impl NetworkDialer {
         Self { roots, ..self }
     }
 
-    /// Returns the way to the server of an address.
+    /// Returns the way to the server of an address. Every request and every stream asks for it first, so that a ban also
+    /// covers connections that are open already.
     pub(crate) fn find_route(
         &self,
         address: &Uri,
         plain: PlainAddresses,
     ) -> Result<ServerRoute, TransportError> {
-        let is_tls = DialTarget::parse(address)?.is_tls;
+        let DialTarget { host, is_tls, .. } = DialTarget::parse(address)?;
+        check_network_ban(host)?;
         let proxy = self.proxies.find(address, is_tls)?;
         let is_pinned =
             self.guard.as_ref().is_some_and(|guard| guard.proxy_mode() == GuardBehindProxy::PinnedTunnel);
@@ -142,17 +145,18 @@ impl NetworkDialer {
 
     async fn connect_directly(&self, target: &DialTarget<'_>) -> Result<TcpStream, TransportError> {
         match &self.guard {
-            None => connect_tcp((target.host, target.port)).await,
-            Some(guard) => connect_tcp(target.resolve_checked(guard).await?.as_slice()).await,
+            None => connect_tcp(target.host, target.port).await,
+            Some(guard) => connect_to_addresses(&target.resolve_checked(guard).await?, target.host).await,
         }
     }
 
     async fn connect_to_proxy(&self, proxy: &ProxyServer) -> Result<Box<dyn ByteStream>, TransportError> {
         let named = |error: TransportError| match error {
             TransportError::Unusable(why) => TransportError::Unusable(format!("the proxy {proxy}: {why}")),
+            TransportError::Banned(why) => TransportError::Banned(format!("the proxy {proxy}: {why}")),
             error => TransportError::Unreachable(format!("the proxy {proxy}: {error}")),
         };
-        let stream = connect_tcp((proxy.host.as_str(), proxy.port)).await.map_err(named)?;
+        let stream = connect_tcp(&proxy.host, proxy.port).await.map_err(named)?;
         if proxy.is_tls {
             Ok(self.start_tls(Box::new(stream), &proxy.host, false).await.map_err(named)?.0)
         } else {
@@ -243,8 +247,21 @@ impl<'a> DialTarget<'a> {
     }
 }
 
-async fn connect_tcp(address: impl tokio::net::ToSocketAddrs) -> Result<TcpStream, TransportError> {
-    let stream = TcpStream::connect(address).await.map_err(|error| unreachable(&error))?;
+async fn connect_tcp(host: &str, port: u16) -> Result<TcpStream, TransportError> {
+    check_network_ban(host)?;
+    let found = tokio::net::lookup_host((host, port)).await.map_err(|error| unreachable(&error))?;
+    connect_to_addresses(&found.collect::<Vec<_>>(), host).await
+}
+
+/// Connects to the first address that accepts. Under a ban that excepts this machine, all must be loopback addresses:
+/// a machine may resolve `localhost` to something else.
+async fn connect_to_addresses(addresses: &[SocketAddr], host: &str) -> Result<TcpStream, TransportError> {
+    if let Some(ban) = network_ban()
+        && !addresses.iter().all(|address| ban.admits_address(address.ip()))
+    {
+        return Err(ban_error(host));
+    }
+    let stream = TcpStream::connect(addresses).await.map_err(|error| unreachable(&error))?;
     // Requests are written in one piece and speech in small ones, so Nagle's algorithm would only delay them.
     let _ = stream.set_nodelay(true);
     Ok(stream)

@@ -6,10 +6,13 @@
 //! [`HttpTransport`].
 //!
 //! **Invariant:** a request that may have reached the server is sent again only if its caller declared that safe
-//! ([`ReplaySafety`]). No error and no debug output contains the password of a proxy.
+//! ([`ReplaySafety`]). No error and no debug output contains the password of a proxy. Under a ban ([`ban_network`]) no
+//! connection is opened or used that it covers.
 
 #[cfg(feature = "http")]
 mod address;
+#[cfg(feature = "http")]
+mod ban;
 #[cfg(feature = "http")]
 mod base_url;
 #[cfg(feature = "http")]
@@ -35,6 +38,8 @@ mod transport;
 
 #[cfg(feature = "http")]
 pub use address::{AddressGuard, GuardBehindProxy, is_public_address};
+#[cfg(feature = "http")]
+pub use ban::{NETWORK_BAN_VARIABLE, NetworkBan, ban_network, check_network_ban, network_ban};
 #[cfg(feature = "http")]
 pub use base_url::BaseUrl;
 #[cfg(feature = "http")]

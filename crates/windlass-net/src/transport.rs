@@ -101,6 +101,10 @@ pub enum TransportError {
     /// The address guard does not admit the server's address; nothing was sent.
     #[error("{0}")]
     AddressRefused(String),
+    /// Connections to the server are banned in this process ([`ban_network`](crate::ban_network)); nothing was sent. A
+    /// later attempt fails as well.
+    #[error("{0}")]
+    Banned(String),
     /// The server does not answer with HTTP of the expected version; the request may have arrived. A later attempt
     /// fails as well.
     #[error("{0}")]
@@ -123,7 +127,7 @@ impl TransportError {
     /// Returns true if the request certainly did not reach the server.
     pub fn is_unsent(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Unusable(_) | Self::AddressRefused(_) => true,
+            Self::Unreachable(_) | Self::Unusable(_) | Self::AddressRefused(_) | Self::Banned(_) => true,
             Self::OtherProtocol(_)
             | Self::ConnectionLost(_)
             | Self::TimedOut(_)

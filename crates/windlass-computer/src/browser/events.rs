@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use windlass_net::check_network_ban;
 
 use super::cdp_pipe::{CdpEvent, CdpIncoming, CdpSendStatus};
 use super::page_controller::PageController;
@@ -229,6 +230,9 @@ fn on_request_paused(pages: &Arc<PageController>, session: &str, params: &Value)
     let asked = &params["request"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (url, method, kind) = (text(&asked["url"]), text(&asked["method"]), text(&params["resourceType"]));
+    if let Some(Err(banned)) = host_of(&url).map(|host| check_network_ban(&host)) {
+        return fail_request(pages, session, params, banned.to_string());
+    }
     let sites = &pages.options.allowed_sites;
     let is_visit = kind == "Document";
     let refused = match is_visit {

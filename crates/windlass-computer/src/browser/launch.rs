@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use windlass_net::{NetworkBan, network_ban};
 
 use super::private_network::{PrivateNetworkPolicy, RESOLVER_RULES, host_of};
-use super::{BrowserOptions, BrowserWindow, ThirdPartyPolicy};
+use super::{AllowedSites, BrowserOptions, BrowserWindow, ThirdPartyPolicy};
 use crate::computer::ComputerError;
 
 /// Program names under which Chromium is searched on `PATH`.
@@ -171,8 +172,34 @@ fn command_line_flags(options: &BrowserOptions, profile: &Path) -> Vec<String> {
         }
         (_, PrivateNetworkPolicy::Allow) => {}
     }
+    if let Some(ban) = network_ban() {
+        flags.push(format!("--host-resolver-rules={}", banned_resolver_rules(ban, options)));
+    }
     flags.push("about:blank".to_owned());
     flags
+}
+
+/// Returns the resolver rules under a ban on network connections: they block all hosts but those of this machine that
+/// both the ban and the options admit, sockets and workers included.
+fn banned_resolver_rules(ban: NetworkBan, options: &BrowserOptions) -> String {
+    let mut hosts: Vec<&str> = match &options.allowed_sites {
+        AllowedSites::Any => Vec::new(),
+        AllowedSites::Only(hosts) => hosts.iter().map(|host| without_port(host)).collect(),
+    };
+    if options.private_networks == PrivateNetworkPolicy::Allow
+        && options.third_party != ThirdPartyPolicy::BlockAll
+    {
+        hosts.extend(["localhost", "127.0.0.1", "[::1]"]);
+    }
+    let admitted = hosts.into_iter().filter(|host| ban.admits_host(host));
+    admitted.fold("MAP * ~NOTFOUND".to_owned(), |rules, host| format!("{rules}, EXCLUDE {host}"))
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
+        _ => host,
+    }
 }
 
 /// Returns true if the effective user is root. It reads `/proc`, because the system call would need unsafe

@@ -56,6 +56,7 @@ fn describe_failure(error: TransportError) -> String {
         }
         TransportError::TimedOut(time) => timeout_message(time),
         TransportError::Unusable(why) => format!("is not safe to talk to: {why}"),
+        TransportError::Banned(why) => format!("is not fetched: {why}"),
         error => format!("answered in a way that is not understood: {error}"),
     }
 }
