@@ -219,3 +219,21 @@ async fn a_run_that_fails_while_its_agents_wait_never_ends_as_cancelled() {
     let failed = ends.iter().filter(|end| **end == "failed").count();
     assert!(ends[0] == "paused" && failed > 4, "{ends:?}");
 }
+
+/// Reads a long text.
+#[tool(effect = pure)]
+async fn read_long_text() -> String {
+    "word ".repeat(2_000)
+}
+
+/// The `Debug` text of a run stands in the message of a failing test, so it is short, however long the run was.
+#[tokio::test]
+async fn the_debug_text_of_a_run_is_short() {
+    let model = ScriptedModel::from_fn(|request| {
+        ScriptedResponse::call(&format!("c{}", request.input.len()), "read_long_text", json!({}))
+    });
+    let agent = Agent::new("reader").model(model).tool(read_long_text);
+    let Err(failed) = agent.run("Read.").max_turns(20).await else { panic!("the limit is reached") };
+    let text = format!("{failed:?}");
+    assert!(text.len() < 1_000 && text.contains("reader"), "{} letters: {text:.2000}", text.len());
+}
