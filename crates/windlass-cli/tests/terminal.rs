@@ -90,6 +90,27 @@ fn the_demo_asks_is_killed_and_goes_on() {
 }
 
 #[test]
+fn the_demo_fits_a_small_window_and_a_dumb_terminal() {
+    for (rows, columns, term) in [(200, 40, "xterm-256color"), (80, 100, "dumb")] {
+        let place = DemoPlace::new();
+        let mut screen = PtyScreen::start_with(place.folder(), rows, columns, &["demo"], &[("TERM", term)]);
+        screen.wait_for_question("Allow it?");
+        screen.type_keys("y\n");
+        screen.wait_for("Press Enter to resume the run.");
+        screen.type_keys("\n");
+        let (status, shown) = screen.wait_for_exit();
+        assert!(status.success(), "{shown}");
+        // No line but a command to copy is broken by the edge of the window.
+        let rows: Vec<&str> = shown.lines().collect();
+        let evidence = match columns {
+            40 => vec!["  ✓ three invoices, three payments:", "  each exactly once"],
+            _ => vec!["  ✓ three invoices, three payments: each exactly once"],
+        };
+        assert!(rows.windows(evidence.len()).any(|found| found == evidence), "{term}: {shown}");
+    }
+}
+
+#[test]
 fn a_person_who_says_no_in_the_demo_pays_nothing_more() {
     let place = DemoPlace::new();
     let mut screen = PtyScreen::start(place.folder(), 80, 100, &["demo"]);

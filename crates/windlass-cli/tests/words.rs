@@ -486,3 +486,46 @@ fn a_copy_beside_its_original_is_noticed() {
     let ran = project.run_windlass(&["runs", "--store", "copy.db"]);
     assert!(ran.stderr.contains("warning: copy.db: the file is a copy of `"), "{}", ran.stderr);
 }
+
+/// Returns the words behind `windlass` in the texts of the source files and of the guide: `windlass show RUN` gives `show`.
+fn named_commands(folder: &std::path::Path, found: &mut std::collections::BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).expect("it is there") {
+        let path = entry.expect("it can be read").path();
+        if path.is_dir() {
+            named_commands(&path, found);
+            continue;
+        }
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        for named in text
+            .split('`')
+            .filter_map(|piece| piece.strip_prefix("windlass ").or_else(|| piece.strip_prefix("{windlass} ")))
+        {
+            let mut words = named.split(' ').peekable();
+            // The option for a folder comes before the command, with its value.
+            while words.next_if(|word| *word == "-C").is_some() {
+                words.next();
+            }
+            let word = words.find(|word| !word.starts_with('-')).unwrap_or_default();
+            let is_word = !word.is_empty() && word.bytes().all(|letter| letter.is_ascii_lowercase());
+            found.extend(is_word.then(|| word.to_owned()));
+        }
+    }
+}
+
+#[test]
+fn every_command_that_a_hint_or_a_page_names_exists() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut named = std::collections::BTreeSet::new();
+    named_commands(&root.join("src"), &mut named);
+    named_commands(&root.join("../../docs/guide"), &mut named);
+    assert!(named.contains("init") && named.contains("resume"), "{named:?}");
+    let project = order_project();
+    // The first lines of files that the command writes, and a command of an optional feature.
+    for word in ["keys", "mac", "signature", "serve"] {
+        named.remove(word);
+    }
+    for word in named {
+        let ran = project.run_windlass(&[&word, "--help"]);
+        assert_eq!(ran.code, Some(0), "`windlass {word}` is named in a hint or on a page: {}", ran.stderr);
+    }
+}

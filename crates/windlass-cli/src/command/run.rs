@@ -49,7 +49,7 @@ pub(crate) fn announce_run(term: &Terminal, file: &AgentFile, id: &RunId, model:
         }
         OutputFormat::Text => {
             let rest = format!("{model} · run {id}");
-            term.eprint_line(styled![
+            term.eprint_words(styled![
                 paint(TextStyle::Title, file.name()),
                 " ",
                 paint(TextStyle::Faint, rest),

@@ -193,12 +193,13 @@ impl DemoPresenter<'_> {
             ("demo --by-hand".to_owned(), "kill it yourself"),
         ] {
             let comment = paint(TextStyle::Faint, format!("# {what}"));
-            self.print_line(styled![format!("  {name} {command}  "), comment]);
+            self.term.print_line(styled![format!("  {name} {command}  "), comment]);
         }
         self.print_line(paint(TextStyle::Title, "The same with a real model"));
-        self.print_line(format!("  {name} chat {folder} --model openai:gpt-5-mini"));
+        self.term.print_line(format!("  {name} chat {folder} --model openai:gpt-5-mini"));
         self.print_line(paint(TextStyle::Title, "Your own agent"));
-        self.print_line(format!("  {name} new my-agent"));
+        self.term.print_line(format!("  {name} init"));
+        self.term.print_line(format!("  {name} new my-agent"));
     }
 
     /// Explains why the first process ended before it could be killed, from the bank's ledger and its exit code.
@@ -263,8 +264,9 @@ impl DemoPresenter<'_> {
     }
 
     fn print_command(&self, words: &str) {
+        // A command stays one line, so that it can be copied.
         let line = format!("  $ {} {words}", self.program_name());
-        self.print_line(paint(TextStyle::Faint, line));
+        self.term.print_line(paint(TextStyle::Faint, line));
     }
 
     /// Returns the command that the user types to start this program.
@@ -278,8 +280,9 @@ impl DemoPresenter<'_> {
         named.display().to_string()
     }
 
+    /// Prints a line, broken between words if the terminal is too narrow for it.
     fn print_line(&self, line: impl Into<StyledText>) {
-        self.term.print_line(line);
+        self.term.print_words(line);
     }
 
     /// Prints a paragraph, wrapped to the width of the terminal.

@@ -171,6 +171,40 @@ impl Terminal {
         }
     }
 
+    /// Prints a line to standard output, broken between words if the terminal is too narrow for it. The later lines have
+    /// the indent of the first one. In a pipe it stays one line.
+    pub(crate) fn print_words(&self, line: impl Into<StyledText>) {
+        let line = line.into();
+        match self.is_stdout_terminal() {
+            true => self.break_line(&line).into_iter().for_each(|part| self.print_line(part)),
+            false => self.print_line(line),
+        }
+    }
+
+    /// Prints a line to standard error, broken as [`Terminal::print_words`] breaks it.
+    pub(crate) fn eprint_words(&self, line: impl Into<StyledText>) {
+        let line = line.into();
+        match std::io::stderr().is_terminal() {
+            true => self.break_line(&line).into_iter().for_each(|part| self.eprint_line(part)),
+            false => self.eprint_line(line),
+        }
+    }
+
+    fn break_line(&self, line: &StyledText) -> Vec<StyledText> {
+        let width = self.width().saturating_sub(1);
+        if line.plain().width() <= width {
+            return vec![line.clone()];
+        }
+        let indent = line.plain().as_str().chars().take_while(|letter| *letter == ' ').count().min(width / 2);
+        let parts = line.wrap_words(width - indent);
+        // The first part keeps its own indent, and so may be as wide as the others with theirs.
+        let indented = |(place, part): (usize, StyledText)| match place {
+            0 => part,
+            _ => styled![" ".repeat(indent), part],
+        };
+        parts.into_iter().enumerate().map(indented).collect()
+    }
+
     /// Prints data for another program to standard output: exact in a pipe, escaped on a terminal.
     pub(crate) fn print_data(&self, data: &str) {
         let mut out = std::io::stdout().lock();

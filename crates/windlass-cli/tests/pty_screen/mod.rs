@@ -22,6 +22,8 @@ pub(crate) struct PtyScreen {
     keys: std::fs::File,
     changes: Receiver<()>,
     parser: Arc<Mutex<vt100::Parser>>,
+    /// Time without a change after which a test fails.
+    timeout: Duration,
 }
 
 impl PtyScreen {
@@ -38,22 +40,43 @@ impl PtyScreen {
         words: &[&str],
         variables: &[(&str, &str)],
     ) -> Self {
-        let folder = folder.as_ref();
+        let command = terminal_command(folder.as_ref(), words).envs(variables.iter().copied());
+        Self::spawn(command, rows, columns, TEST_TIMEOUT)
+    }
+
+    /// Starts the command for a test that waits longer than others without a change of the screen.
+    pub(crate) fn start_with_timeout(
+        folder: impl AsRef<Path>,
+        rows: u16,
+        columns: u16,
+        words: &[&str],
+        timeout: Duration,
+    ) -> Self {
+        Self::spawn(terminal_command(folder.as_ref(), words), rows, columns, timeout)
+    }
+
+    /// Starts a shell in a folder that has only these environment variables. A prompt ends each command, with its exit
+    /// code. Builds may show nothing for a long time, so `timeout` is the caller's.
+    pub(crate) fn start_shell(
+        folder: &Path,
+        rows: u16,
+        columns: u16,
+        variables: &[(&str, String)],
+        timeout: Duration,
+    ) -> Self {
+        let command = Command::new("/bin/bash")
+            .args(["--noprofile", "--norc"])
+            .current_dir(folder)
+            .env_clear()
+            .env("TERM", "xterm-256color")
+            .env("PS1", "[exit $?] ")
+            .envs(variables.iter().map(|(name, value)| (*name, value.as_str())));
+        Self::spawn(command, rows, columns, timeout)
+    }
+
+    fn spawn(command: Command, rows: u16, columns: u16, timeout: Duration) -> Self {
         let (pty, pts) = open().expect("there are pseudo-terminals");
         pty.resize(Size::new(rows, columns)).expect("it can be sized");
-        let command = Command::new(env!("CARGO_BIN_EXE_windlass"))
-            .args(words)
-            .current_dir(folder)
-            .env("TERM", "xterm-256color")
-            .env("USER", "ann")
-            .env("XDG_STATE_HOME", folder.parent().expect("it is in a temporary folder").join("state"))
-            .env_remove("NO_COLOR")
-            .env_remove("COLUMNS")
-            .env_remove("CARGO")
-            .env_remove("WINDLASS_STORE")
-            .env_remove("VISUAL")
-            .env_remove("EDITOR")
-            .envs(variables.iter().copied());
         let child = command.spawn(pts).expect("it starts");
         let terminal: std::os::fd::OwnedFd = pty.into();
         let keys = std::fs::File::from(terminal);
@@ -72,13 +95,13 @@ impl PtyScreen {
                 }
             }
         });
-        Self { child, keys, changes, parser }
+        Self { child, keys, changes, parser, timeout }
     }
 
     /// Waits until the screen contains a text.
     pub(crate) fn wait_for(&mut self, text: &str) {
         while !self.screen_text().contains(text) {
-            if self.changes.recv_timeout(TEST_TIMEOUT).is_err() && !self.screen_text().contains(text) {
+            if self.changes.recv_timeout(self.timeout).is_err() && !self.screen_text().contains(text) {
                 panic!("the screen does not show {text:?}:\n{}", self.screen_text());
             }
         }
@@ -88,7 +111,7 @@ impl PtyScreen {
     /// before its prompt, so an answered prompt higher up on the screen is not enough.
     pub(crate) fn wait_for_question(&mut self, text: &str) {
         while !is_open_question(&self.screen_text(), text) {
-            if self.changes.recv_timeout(TEST_TIMEOUT).is_err()
+            if self.changes.recv_timeout(self.timeout).is_err()
                 && !is_open_question(&self.screen_text(), text)
             {
                 panic!("the screen does not ask {text:?}:\n{}", self.screen_text());
@@ -98,7 +121,7 @@ impl PtyScreen {
 
     /// Waits until the screen changes.
     pub(crate) fn wait_for_change(&mut self) {
-        if self.changes.recv_timeout(TEST_TIMEOUT).is_err() {
+        if self.changes.recv_timeout(self.timeout).is_err() {
             panic!("the screen does not change:\n{}", self.screen_text());
         }
     }
@@ -106,7 +129,7 @@ impl PtyScreen {
     /// Waits until the last line of the screen is an empty prompt of a chat.
     pub(crate) fn wait_for_prompt(&mut self) {
         while !self.screen_text().ends_with("\n›") {
-            if self.changes.recv_timeout(TEST_TIMEOUT).is_err() && !self.screen_text().ends_with("\n›") {
+            if self.changes.recv_timeout(self.timeout).is_err() && !self.screen_text().ends_with("\n›") {
                 panic!("the screen does not end with a prompt:\n{}", self.screen_text());
             }
         }
@@ -146,7 +169,7 @@ impl PtyScreen {
     /// Waits for the process to exit; returns its exit status and the last screen.
     pub(crate) fn wait_for_exit(mut self) -> (ExitStatus, String) {
         loop {
-            match self.changes.recv_timeout(TEST_TIMEOUT) {
+            match self.changes.recv_timeout(self.timeout) {
                 Ok(()) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
@@ -165,6 +188,21 @@ impl PtyScreen {
         let lines: Vec<&str> = contents.lines().map(str::trim_end).collect();
         lines.join("\n").trim_end().to_owned()
     }
+}
+
+fn terminal_command(folder: &Path, words: &[&str]) -> Command {
+    Command::new(env!("CARGO_BIN_EXE_windlass"))
+        .args(words)
+        .current_dir(folder)
+        .env("TERM", "xterm-256color")
+        .env("USER", "ann")
+        .env("XDG_STATE_HOME", folder.parent().expect("it is in a temporary folder").join("state"))
+        .env_remove("NO_COLOR")
+        .env_remove("COLUMNS")
+        .env_remove("CARGO")
+        .env_remove("WINDLASS_STORE")
+        .env_remove("VISUAL")
+        .env_remove("EDITOR")
 }
 
 /// Returns true if the last thing on the screen is a prompt with this text and without an answer.

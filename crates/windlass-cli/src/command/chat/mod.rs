@@ -94,7 +94,7 @@ impl ChatSession<'_> {
                 } else {
                     format!("{model} · session {session}, {count} items so far · /help")
                 };
-                self.term.eprint_line(styled![
+                self.term.eprint_words(styled![
                     paint(TextStyle::Title, agent),
                     " ",
                     paint(TextStyle::Faint, facts),
