@@ -4,23 +4,25 @@
 //! those that the schemas of the offered tools allow. Every complete tool call therefore matches its tool's
 //! schema.
 //!
-//! The inference engine is behind the feature `engine`, which is off by default because it is large. Without it
-//! this crate finds weights, builds prompts and parses responses.
+//! The inference engine is behind the feature `engine`. Without it this crate finds weights, builds prompts and parses
+//! responses.
 
 mod answer;
 mod prompt;
 mod weights;
 
+#[cfg(any(feature = "engine", test))]
+#[cfg_attr(not(feature = "engine"), allow(dead_code, reason = "only the engine uses all of it"))]
+mod inference;
+
 #[cfg(feature = "engine")]
 mod engine;
 #[cfg(feature = "engine")]
 mod model;
-#[cfg(feature = "engine")]
-mod tokeniser;
 
 pub use answer::{AnswerFormatError, parse_items, response_schema};
 pub use prompt::{PromptMessage, prompt_messages};
 pub use weights::{FetchProgress, KnownWeights, Weights, WeightsError};
 
 #[cfg(feature = "engine")]
-pub use model::{LocalModel, ModelLoadError};
+pub use model::{LoadOptions, LocalModel, ModelLoadError};

@@ -27,7 +27,7 @@ impl PromptMessage {
 /// them. Tool outputs become user messages, because chat templates of small models have no role for them.
 pub fn prompt_messages(request: &ModelRequest<'_>) -> Vec<PromptMessage> {
     let tools: Vec<&ToolDefinition> = offered_functions(request).collect();
-    let mut lines = vec![PromptMessage::new("system", system_prompt(request.instructions, &tools))];
+    let mut lines = vec![PromptMessage::new("system", system_prompt(request, &tools))];
     if !tools.is_empty() {
         lines.extend(example_messages());
     }
@@ -69,10 +69,18 @@ pub(crate) fn offered_functions<'a>(request: &ModelRequest<'a>) -> impl Iterator
     offered.filter(|tool| matches!(tool.kind, ToolKind::Function))
 }
 
-fn system_prompt(instructions: Option<&str>, tools: &[&ToolDefinition]) -> String {
-    let mut text = instructions.unwrap_or("You are a helpful assistant.").to_owned();
+fn system_prompt(request: &ModelRequest<'_>, tools: &[&ToolDefinition]) -> String {
+    let mut text = request.instructions.unwrap_or("You are a helpful assistant.").to_owned();
+    let answer = match request.output_schema {
+        None => "{\"answer\": \"what you say\"}".to_owned(),
+        // The constraint alone would give the form, but not what its fields mean.
+        Some(output) => format!(
+            "{{\"answer\": {{...}}}}, where the answer is an object of this JSON Schema: {}",
+            output.schema
+        ),
+    };
     if tools.is_empty() {
-        text.push_str("\n\nReply with one JSON object: {\"answer\": \"what you say\"}.");
+        text.push_str(&format!("\n\nReply with one JSON object: {answer}."));
         return text;
     }
     text.push_str("\n\nYou have these tools:\n");
@@ -81,11 +89,11 @@ fn system_prompt(instructions: Option<&str>, tools: &[&ToolDefinition]) -> Strin
         let fields = tool.parameters.get("properties").cloned().unwrap_or_default();
         text.push_str(&format!("- {}: {about} Arguments: {fields}\n", tool.name));
     }
-    text.push_str(
+    text.push_str(&format!(
         "\nReply with one JSON object and nothing else. To use a tool: \
-         {\"tool\": \"its name\", \"arguments\": {...}}. To speak to the user: {\"answer\": \"what you say\"}. \
-         Use a tool when you need it; when you have its result, answer with it.",
-    );
+         {{\"tool\": \"its name\", \"arguments\": {{...}}}}. To speak to the user: {answer}. \
+         Use a tool when you need it; when you have its result, answer with it."
+    ));
     text
 }
 

@@ -1,11 +1,19 @@
 use std::sync::Arc;
 
 use windlass::core::item::{CallOutput, OpaqueItem, OutputStatus};
-use windlass::model::ModelSettings;
+use windlass::model::{ModelSettings, OutputSchema};
 
 use super::*;
 
 fn messages_for(tools: &[ToolDefinition], input: &[Item]) -> Vec<PromptMessage> {
+    messages_with(tools, input, None)
+}
+
+fn messages_with(
+    tools: &[ToolDefinition],
+    input: &[Item],
+    output_schema: Option<&OutputSchema>,
+) -> Vec<PromptMessage> {
     let input: Vec<Arc<Item>> = input.iter().cloned().map(Arc::new).collect();
     prompt_messages(&ModelRequest {
         agent: &"desk".into(),
@@ -16,7 +24,7 @@ fn messages_for(tools: &[ToolDefinition], input: &[Item]) -> Vec<PromptMessage> 
         deferred_tools: &[],
         handoffs: &[],
         settings: &ModelSettings::default(),
-        output_schema: None,
+        output_schema,
         previous_response_id: None,
         conversation_id: None,
     })
@@ -70,4 +78,19 @@ fn without_tools_nothing_is_said_of_them() {
     let told = messages_for(&[], &[Item::user("Hello")]);
     assert_eq!(told.len(), 2);
     assert!(!told[0].text.contains("tool"));
+}
+
+/// The constraint gives the form of a typed answer; the model must also see what its fields are.
+#[test]
+fn the_schema_of_a_typed_answer_is_shown() {
+    let schema = json!({
+        "type": "object",
+        "properties": { "celsius": { "type": "number", "description": "Degrees outside." } },
+    });
+    let output = OutputSchema { name: "weather".to_owned(), schema: schema.clone() };
+    for tools in [vec![], vec![weather_tool()]] {
+        let messages = messages_with(&tools, &[Item::user("How warm is it?")], Some(&output));
+        assert!(messages[0].text.contains(&schema.to_string()), "{}", messages[0].text);
+        assert!(!messages[0].text.contains("what you say"), "{}", messages[0].text);
+    }
 }
