@@ -1,5 +1,7 @@
 //! A small real model in the process calls tools and answers. The tests are not shown if its weights are not available.
 
+#![allow(clippy::expect_used)]
+
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};

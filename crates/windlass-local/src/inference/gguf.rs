@@ -19,7 +19,7 @@ pub(crate) enum GgufValue {
     Float(f64),
     Bool(bool),
     Text(String),
-    Array(Vec<GgufValue>),
+    Array(Vec<Self>),
 }
 
 /// The description of a tensor. The first dimension is the length of a row.

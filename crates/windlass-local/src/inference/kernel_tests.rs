@@ -67,7 +67,7 @@ fn the_exponential_is_exact_enough() {
         let (found, expected) = (exponential(number), number.exp());
         assert!((found / expected - 1.0).abs() < 2e-6, "e^{number} is {expected}, not {found}");
     }
-    assert_eq!(product(&numbers(37, 1), &vec![0.0; 37]), 0.0);
-    let ones = vec![1.0; 37];
+    assert_eq!(product(&numbers(37, 1), &[0.0; 37]), 0.0);
+    let ones = [1.0; 37];
     assert!((product(&ones, &ones) - 37.0).abs() < 1e-4);
 }

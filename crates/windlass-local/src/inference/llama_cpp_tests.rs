@@ -3,7 +3,7 @@
 //! `WINDLASS_TOKENISERS` (a folder `node_modules` with the packages that the script names) and `WINDLASS_GGUF` (the file
 //! of SmolLM2).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
@@ -14,6 +14,14 @@ use super::gguf::GgufFile;
 use super::template::ChatTemplate;
 use super::tokeniser::GgufTokeniser;
 use crate::prompt::PromptMessage;
+
+fn load(path: &str) -> (GgufTokeniser, ChatTemplate) {
+    let file = GgufFile::read(std::fs::File::open(path).expect("it is there")).expect("readable");
+    let tokeniser = GgufTokeniser::from_gguf(&file).expect("known");
+    let template = file.text("tokenizer.chat_template");
+    let template = ChatTemplate::compile(template, tokeniser.beginning_name(), tokeniser.end_name());
+    (tokeniser, template.expect("compiled"))
+}
 
 #[test]
 fn whole_prompts_have_the_token_ids_of_llama_cpp() {
@@ -31,14 +39,11 @@ fn whole_prompts_have_the_token_ids_of_llama_cpp() {
     let output = Command::new(python).arg(script).args([packages, smollm]).arg(folder.path()).output();
     let output = output.expect("Python runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let (mut families, mut count) = (BTreeSet::new(), 0);
+    let (mut families, mut loaded, mut count) = (BTreeSet::new(), BTreeMap::new(), 0);
     for line in String::from_utf8(output.stdout).expect("text").lines() {
         let case: Value = serde_json::from_str(line).expect("JSON");
-        let file = std::fs::File::open(case["file"].as_str().expect("a path")).expect("it is there");
-        let file = GgufFile::read(file).expect("readable");
-        let tokeniser = GgufTokeniser::from_gguf(&file).expect("known");
-        let template = file.text("tokenizer.chat_template");
-        let template = ChatTemplate::compile(template, tokeniser.beginning_name(), tokeniser.end_name());
+        let path = case["file"].as_str().expect("a path").to_owned();
+        let (tokeniser, template) = loaded.entry(path).or_insert_with_key(|path| load(path));
         let messages: Vec<PromptMessage> = case["messages"]
             .as_array()
             .expect("messages")
@@ -51,9 +56,8 @@ fn whole_prompts_have_the_token_ids_of_llama_cpp() {
                 text: message[1].as_str().expect("text").to_owned(),
             })
             .collect();
-        let template = template.expect("compiled");
         let never = AtomicBool::new(false);
-        let tokens = template.encode_prompt(&tokeniser, &messages, 10_000, &never).expect("encoded");
+        let tokens = template.encode_prompt(tokeniser, &messages, 10_000, &never).expect("encoded");
         let expected: Vec<u32> = serde_json::from_value(case["tokens"].clone()).expect("token ids");
         let family = case["family"].as_str().expect("a family");
         let prompt = template.render_prompt(&messages).expect("rendered");

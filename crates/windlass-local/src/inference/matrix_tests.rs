@@ -2,7 +2,7 @@ use super::*;
 
 /// Blocks of every format, with numbers that the reference implementation in Python (package `gguf`, `quants.py`) gives:
 /// some by their place, and the sum of all numbers, each times its place modulo 7 plus 1.
-const REFERENCE_BLOCKS: &[(TensorFormat, &str, &[(usize, f32)], f64)] = &[
+const REFERENCE_BLOCKS: &[(TensorFormat, &str, &[(usize, f64)], f64)] = &[
     (
         TensorFormat::Q4_0,
         "4c22a8e5b8abeeab14cef599cc052535d5ce",
@@ -202,7 +202,7 @@ fn every_format_is_read_as_the_reference_reads_it() {
     for (format, hex, places, sum) in REFERENCE_BLOCKS {
         let numbers = format.dequantise(&bytes_of(hex));
         for (at, expected) in *places {
-            let error = (numbers[*at] - expected).abs();
+            let error = (f64::from(numbers[*at]) - expected).abs();
             assert!(error <= expected.abs() * 1e-5, "{format:?} {at}: {} is not {expected}", numbers[*at]);
         }
         let weighted =

@@ -3,7 +3,7 @@ use std::sync::atomic::AtomicBool;
 use super::*;
 use crate::inference::test_model::tiny_model;
 
-const GOING: AtomicBool = AtomicBool::new(false);
+static GOING: AtomicBool = AtomicBool::new(false);
 
 fn network(family: &str, threads: usize) -> DecoderNetwork {
     DecoderNetwork::load(&mut tiny_model(family).file().expect("readable"), threads).expect("loaded")

@@ -24,7 +24,7 @@ fn a_temperature_chooses_by_probability_and_seed() {
     let warm = SamplingSettings { temperature: 1.0, ..GREEDY };
     let found = choices(warm.clone(), &logits, 3000);
     assert_eq!(found, choices(warm.clone(), &logits, 3000), "the seed decides");
-    assert_ne!(found, choices(SamplingSettings { seed: 8, ..warm.clone() }, &logits, 3000));
+    assert_ne!(found, choices(SamplingSettings { seed: 8, ..warm }, &logits, 3000));
     let second = found.iter().filter(|token| **token == 1).count();
     assert!((1850..2150).contains(&second), "two of three, not {second} of 3000");
     assert!(!found.contains(&2));

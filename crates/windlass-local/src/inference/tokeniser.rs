@@ -267,8 +267,8 @@ impl GgufTokeniser {
 
     fn control_token_at(&self, text: &str) -> Option<(usize, u32)> {
         let first = text.chars().next()?;
-        if !self.control_starts.contains(&first) && !(first.is_whitespace() && !self.space_tokens.is_empty())
-        {
+        let may_be_space = first.is_whitespace() && !self.space_tokens.is_empty();
+        if !self.control_starts.contains(&first) && !may_be_space {
             return None;
         }
         let starts = self.matched_lengths.iter().filter_map(|length| text.get(..*length));

@@ -3,7 +3,7 @@ use std::sync::atomic::AtomicBool;
 use super::*;
 use crate::inference::test_model::{control_id, vocabulary};
 
-const GOING: AtomicBool = AtomicBool::new(false);
+static GOING: AtomicBool = AtomicBool::new(false);
 const MARK: TextMark = TextMark('\u{fdd0}');
 
 fn tokeniser() -> GgufTokeniser {
