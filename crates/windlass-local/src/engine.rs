@@ -179,14 +179,16 @@ impl InferenceEngine {
         read: &mut Vec<u32>,
         mut seen: impl FnMut(&str) -> bool,
     ) -> Result<(Vec<u8>, bool, usize), GenerationError> {
+        let stop = request.stop.clone();
+        let is_cancelled = || stop.load(Ordering::Relaxed);
         let mut logits = Vec::new();
         for chunk in request.prompt[read.len()..].chunks(READ_CHUNK) {
-            logits = self.network.forward(cache, chunk, &request.stop)?;
+            logits = self.network.forward(cache, chunk, &is_cancelled)?;
             read.extend_from_slice(chunk);
         }
         let (mut bytes, mut written, mut is_complete) = (Vec::new(), 0, false);
         while written < request.room {
-            if request.stop.load(Ordering::Relaxed) {
+            if is_cancelled() {
                 return Err(GenerationError::Cancelled);
             }
             let mask = request.matcher.compute_mask_or_eos().map_err(other)?;
@@ -206,7 +208,7 @@ impl InferenceEngine {
             if is_complete || !is_wanted {
                 break;
             }
-            logits = self.network.forward(cache, &[token], &request.stop)?;
+            logits = self.network.forward(cache, &[token], &is_cancelled)?;
             read.push(token);
         }
         Ok((bytes, is_complete, written))

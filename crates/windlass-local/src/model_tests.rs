@@ -35,6 +35,8 @@ async fn respond(
         settings,
         output_schema: None,
         previous_response_id: None,
+        conversation_id: None,
+        deferred_tools: &[],
     };
     model.respond(request, &DeltaSink::discarding()).await
 }

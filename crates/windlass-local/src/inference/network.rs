@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Seek};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
@@ -254,18 +253,18 @@ impl DecoderNetwork {
         }
     }
 
-    /// Reads tokens after those of the cache, and returns the logits of the next token. If it is cancelled, the cache
-    /// is as before.
+    /// Reads tokens after those of the cache, and returns the logits of the next token. `is_cancelled` is asked before
+    /// every layer; if it is true, the cache is as before.
     pub(crate) fn forward(
         &self,
         cache: &mut KeyValueCache,
         tokens: &[u32],
-        stop: &AtomicBool,
+        is_cancelled: &(dyn Fn() -> bool + Sync),
     ) -> Result<Vec<f32>, ForwardError> {
         let known = cache.token_count;
         let result = match &self.workers {
-            Some(workers) => workers.install(|| self.forward_here(cache, tokens, stop)),
-            None => self.forward_here(cache, tokens, stop),
+            Some(workers) => workers.install(|| self.forward_here(cache, tokens, is_cancelled)),
+            None => self.forward_here(cache, tokens, is_cancelled),
         };
         match result {
             Ok(_) => cache.token_count = known + tokens.len(),
@@ -278,7 +277,7 @@ impl DecoderNetwork {
         &self,
         cache: &mut KeyValueCache,
         tokens: &[u32],
-        stop: &AtomicBool,
+        is_cancelled: &(dyn Fn() -> bool + Sync),
     ) -> Result<Vec<f32>, ForwardError> {
         let shape = &self.shape;
         let mut state: Vec<f32> = Vec::with_capacity(tokens.len() * shape.width);
@@ -287,7 +286,7 @@ impl DecoderNetwork {
         }
         let rotations = self.rotations(cache.token_count, tokens.len());
         for (layer, heads) in self.layers.iter().zip(cache.heads.chunks_mut(shape.key_heads)) {
-            if stop.load(Ordering::Relaxed) {
+            if is_cancelled() {
                 return Err(ForwardError::Cancelled);
             }
             let normed = self.quantised_norm(&state, &layer.attention_norm);
