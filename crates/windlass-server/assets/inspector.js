@@ -128,8 +128,10 @@ function connect() {
   source.addEventListener("inbox", event => {
     const { total } = JSON.parse(event.data);
     const count = $("#waiting-count");
-    // The first event may already say more than the page that was rendered before it.
-    const isNews = !first || Number(count.textContent) !== total;
+    // The first event may already say more than the page that was rendered before it. Its number of waiting calls may be
+    // newer than its cards.
+    const shown = $("[data-live=inbox]") ? $$(".ask").length : Number(count.textContent);
+    const isNews = !first || shown !== total;
     count.textContent = total;
     count.hidden = total === 0;
     if (isNews && $("[data-live=inbox], [data-live=runs]")) refreshSoon();
