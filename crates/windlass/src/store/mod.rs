@@ -530,7 +530,7 @@ impl SessionHolder {
     /// # Errors
     ///
     /// Returns the lease of the holder if the claim is not granted: see
-    /// [`SessionStore::claim_session`](crate::session::SessionStore::claim_session).
+    /// [`SessionStore::claim_session`].
     pub fn answer_claim(
         holder: Option<Self>,
         owner: &str,
