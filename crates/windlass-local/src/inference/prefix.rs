@@ -1,6 +1,6 @@
 //! Prompts that a model has read, kept between the turns of a run.
 
-/// What a model keeps of the tokens that it has read.
+/// The state that a model keeps of the tokens it has read.
 pub(crate) trait PrefixState {
     /// Forgets all tokens but the first ones.
     fn truncate(&mut self, token_count: usize);
