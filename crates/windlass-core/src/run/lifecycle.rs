@@ -353,6 +353,8 @@ pub struct CallProgress {
     is_retry: bool,
     question: Option<PersonQuestion>,
     result: Option<CallResult>,
+    /// Result with which a check before the start ends the call.
+    refusal: Option<Box<CallResult>>,
     is_guarded: bool,
     is_limited: bool,
     end_announced: bool,
@@ -376,7 +378,7 @@ impl CallProgress {
 
     /// Returns the result at hand: of the body, of a receipt, or of a check that ended the call.
     pub fn result(&self) -> Option<&CallResult> {
-        self.result.as_ref()
+        self.result.as_ref().or(self.refusal.as_deref())
     }
 
     /// Returns true if the driver announced the start of the call.
@@ -415,8 +417,8 @@ impl CallProgress {
             }
             CallReport::EarlyInputGuardrails(GateVerdict::End(result))
             | CallReport::InputGuardrails(GateVerdict::End(result))
-            | CallReport::Enabled(GateVerdict::End(result))
-            | CallReport::BodyEnded(result) => self.result = Some(result),
+            | CallReport::Enabled(GateVerdict::End(result)) => self.refusal = Some(Box::new(result)),
+            CallReport::BodyEnded(result) => self.result = Some(result),
             CallReport::Receipt(verdict) => self.receipt = Some(verdict),
             // The receipt on which the call counted is gone: it is asked about after all.
             CallReport::ReceiptReleased => (self.receipt, self.has_receipt) = (None, Some(false)),
@@ -446,6 +448,28 @@ impl CallProgress {
     fn is_started(&self, attempt: u32) -> bool {
         self.started_attempt == Some(attempt)
     }
+
+    /// Returns the result of the call, or its refusal if no earlier driver may have run it.
+    fn result_of(&self, slot: &CallSlot) -> Option<&CallResult> {
+        let refusal = self.refusal.as_deref().filter(|_| !self.may_have_run_before(slot));
+        self.result.as_ref().or(refusal)
+    }
+
+    /// Returns true if an earlier driver started the body, and nobody knows whether it took effect.
+    fn may_have_run_before(&self, slot: &CallSlot) -> bool {
+        let CallSlotState::Running { attempt, .. } = slot.state else { return false };
+        // The calls of an agent are recovered one by one. A retry follows a result of this driver.
+        matches!(
+            slot.planned.disposition,
+            CallDisposition::Execute {
+                effect: ToolEffect::Once | ToolEffect::Idempotent,
+                body: BodyKind::Function,
+                ..
+            }
+        ) && !self.is_started(attempt)
+            && !self.is_retry
+            && !matches!(self.reconciled, Some(ReconcileReport::NotExecuted))
+    }
 }
 
 impl Run {
@@ -469,7 +493,7 @@ impl Run {
             CallSlotState::Open
             | CallSlotState::Approved { .. }
             | CallSlotState::OutputKnown { .. }
-            | CallSlotState::Running { .. } => match (&progress.result, &slot.state) {
+            | CallSlotState::Running { .. } => match (progress.result_of(slot), &slot.state) {
                 (Some(result), _) if is_outdated(result, slot, progress) => match progress.stopped {
                     Some(StopMode::EndRun) => CallEffect::Settle(CallResult::cancelled()),
                     Some(StopMode::HandOver) | None => CallEffect::Done(CallOutcome::Held),
@@ -497,6 +521,9 @@ impl Run {
         }
         if let Some(mode) = progress.stopped {
             return stopped_effect(mode, slot);
+        }
+        if progress.refusal.is_some() {
+            return refused_start_effect(progress);
         }
         let (body, effect) = match &slot.planned.disposition {
             CallDisposition::Execute { body, effect, .. } => (*body, *effect),
@@ -555,6 +582,15 @@ impl Run {
             | CallSlotState::BodyEnded { .. }
             | CallSlotState::Settled { .. } => CallEffect::Done(CallOutcome::Held),
         }
+    }
+}
+
+/// Returns the effect of a call that may not run again and may have run before: whether it did must be found out, because
+/// its refusal would say that it did not.
+fn refused_start_effect(progress: &CallProgress) -> CallEffect {
+    match progress.reconciled {
+        None if progress.features.has_tool => CallEffect::Reconcile,
+        None | Some(_) => CallEffect::Hold(HoldReason::InDoubt),
     }
 }
 

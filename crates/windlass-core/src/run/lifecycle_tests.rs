@@ -895,6 +895,18 @@ impl CallWalk {
             assert!(!self.features.has_input_guardrails || seen.passed.contains("guardrails"));
             assert!(!self.features.has_enabled_rule || seen.passed.contains("enabled"));
         }
+        let slot = run.open_turn().and_then(|turn| turn.slot(call));
+        let ran_before = slot.is_some_and(|slot| {
+            matches!(slot.state, CallSlotState::Running { .. })
+                && slot.body_kind() == Some(BodyKind::Function)
+        }) && self.effect_of_tool() != Some(ToolEffect::Pure)
+            && seen.started.is_empty()
+            && !seen.was_not_executed;
+        let denies_start = matches!(
+            result.status,
+            CallStatus::BlockedByGuardrail | CallStatus::UnknownTool | CallStatus::InvalidArguments
+        );
+        assert!(!(ran_before && denies_start), "{result:?}: an earlier driver may have run it");
         let may_leak = self.features.has_output_guardrails
             && result.status.is_body_result()
             && result.run_failure.is_none()

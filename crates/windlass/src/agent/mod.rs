@@ -39,6 +39,7 @@ use windlass_core::{
     id::{AgentName, RunId},
     journal::ToolUsePolicyKind,
     run::SettledCall,
+    tool::ToolKey,
 };
 
 use crate::error::ConfigError;
@@ -339,6 +340,11 @@ impl<C: Send + Sync + 'static> Agent<C> {
     /// Returns the agent's own tools, without those of its sources.
     pub fn tool_list(&self) -> impl Iterator<Item = &Tool<C>> {
         self.inner.tools.iter().map(|tool| &**tool)
+    }
+
+    /// Returns the tool that a key names, enabled or not.
+    pub(crate) fn find_listed_tool(&self, key: &ToolKey) -> Option<Arc<Tool<C>>> {
+        self.inner.tools.iter().find(|tool| tool.matches_key(key)).cloned()
     }
 
     /// Returns this agent and those that it reaches through handoffs and agents as tools, each once.

@@ -159,6 +159,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     }
                     CallReport::EndAnnounced
                 }
+                // Nobody knows whether a call took effect that cannot run any more.
+                (CallEffect::Hold(reason), None) => self.hold_call(&call, reason).await?,
                 (effect, Some(work)) => {
                     let performed = self.perform_effect(effect, &mut progress, work).boxed().await?;
                     // Only now it is known whether the run ends or is handed over.
@@ -204,8 +206,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                         return Ok(None);
                     }
                 }
-                self.hold_call(&work.call, reason).await?;
-                Some(CallReport::Held)
+                Some(self.hold_call(&work.call, reason).await?)
             }
             CallEffect::Reconcile => {
                 let reconciled = stop.unless_stopped(work.prepared.reconcile(&work.ctx)).await;
@@ -308,11 +309,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
         self.scope.invalid_entry_error(&ApplyError::UnknownCall(call.clone()))
     }
 
-    async fn hold_call(&self, call: &CallId, reason: HoldReason) -> Result<(), DriveError> {
+    async fn hold_call(&self, call: &CallId, reason: HoldReason) -> Result<CallReport, DriveError> {
         let held = self.shared.journal.call_held(call, reason, self.shared.config.approval_expiry);
         self.scope.record_entry(JournalEntry::CallHeld(held)).await?;
         self.shared.has_held_calls.store(true, std::sync::atomic::Ordering::Relaxed);
-        Ok(())
+        Ok(CallReport::Held)
     }
 
     /// Records the call's output, and returns it as hooks see it. A failure of the run stops the calls after it.

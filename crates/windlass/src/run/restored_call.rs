@@ -45,14 +45,16 @@ impl<C: Send + Sync + 'static> RunScope<C> {
         tools: &ResolvedToolset<C>,
         on_unknown_tool: &OnUnknownTool,
     ) -> Result<ResolvedCall<C>, DriveError> {
-        let (key, raw, edited) = self.with_run(|run| {
+        let (key, raw, edited, has_started) = self.with_run(|run| {
             let raw = run.call_arguments(call).map(str::to_owned);
-            (run.tool_of_call(call).cloned(), raw, run.edited_arguments(call))
+            (run.tool_of_call(call).cloned(), raw, run.edited_arguments(call), run.has_call_started(call))
         });
         let (Some(key), Some(raw)) = (key, raw) else {
             return Err(self.invalid_entry_error(&ApplyError::UnknownCall(call.clone())));
         };
-        let Some(tool) = tools.find_tool(&key) else {
+        // A tool that is disabled by now still knows whether it was executed, and an agent goes on.
+        let listed = || agent.find_listed_tool(&key).filter(|_| has_started);
+        let Some(tool) = tools.find_tool(&key).or_else(listed) else {
             if !agent.tool_list().any(|tool| tool.matches_key(&key)) {
                 let (tool, agent) = (key.to_string(), agent.name().clone());
                 return Err(ConfigError::ToolRemoved { tool, agent, call: self.call_path(call) }.into());
