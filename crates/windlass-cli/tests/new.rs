@@ -50,16 +50,7 @@ fn a_source_that_does_not_resolve_is_not_written() {
     };
     refused(&["new", "my-agent", "--path", "."]);
     refused(&["new", "my-agent", "--git", "file:///nowhere/at/all"]);
-    let repository = folder.path().join("repository");
-    let git = |words: &[&str]| {
-        let ran = Command::new("git").args(words).current_dir(&repository).output().expect("there is git");
-        assert!(ran.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ran.stderr));
-    };
-    std::fs::create_dir(&repository).expect("there is room");
-    git(&["init", "--quiet"]);
-    let author = ["-c", "user.name=ann", "-c", "user.email=ann@example.test"];
-    git(&[&author[..], &["commit", "--quiet", "--allow-empty", "-m", "start"]].concat());
-    let url = format!("file://{}", repository.display());
+    let (url, _) = make_repository(&folder.path().join("repository"));
     let made =
         windlass_command(folder.path(), &["new", "my-agent", "--git", &url]).output().expect("it runs");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -70,6 +61,54 @@ fn a_source_that_does_not_resolve_is_not_written() {
         manifest.contains(&format!("windlass-models = {{ git = \"{url}\", optional = true }}")),
         "{manifest}"
     );
+}
+
+/// Makes a Git repository with two commits. Returns its URL and its first revision.
+fn make_repository(folder: &Path) -> (String, String) {
+    let git = |words: &[&str]| {
+        let author = ["-c", "user.name=ann", "-c", "user.email=ann@example.test"];
+        let ran = Command::new("git").args(author).args(words).current_dir(folder).output();
+        let ran = ran.expect("there is git");
+        assert!(ran.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8(ran.stdout).expect("it is text").trim().to_owned()
+    };
+    std::fs::create_dir(folder).expect("there is room");
+    git(&["init", "--quiet"]);
+    git(&["commit", "--quiet", "--allow-empty", "-m", "start"]);
+    let first = git(&["rev-parse", "HEAD"]);
+    git(&["commit", "--quiet", "--allow-empty", "-m", "go on"]);
+    (format!("file://{}", folder.display()), first)
+}
+
+#[test]
+fn a_command_that_was_installed_from_a_repository_names_it_and_its_revision() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let (url, revision) = make_repository(&folder.path().join("repository"));
+    // As `cargo install --git` leaves it.
+    let bin = folder.path().join("installed/bin");
+    std::fs::create_dir_all(&bin).expect("there is room");
+    std::fs::copy(env!("CARGO_BIN_EXE_windlass"), bin.join("windlass")).expect("there is room");
+    let record = |revision: &str| {
+        let package = concat!("windlass-cli ", env!("CARGO_PKG_VERSION"));
+        let text = format!("[v1]\n\"{package} (git+{url}?branch=main#{revision})\" = [\"windlass\"]\n");
+        std::fs::write(folder.path().join("installed/.crates.toml"), text).expect("there is room");
+    };
+    let create = |name: &str| {
+        let run = Command::new(bin.join("windlass")).args(["new", name]).current_dir(folder.path()).output();
+        run.expect("it runs")
+    };
+    record(&revision);
+    let made = create("my-agent");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let manifest =
+        std::fs::read_to_string(folder.path().join("my-agent/Cargo.toml")).expect("it was written");
+    let expected = format!("windlass = {{ git = \"{url}\", rev = \"{revision}\" }}");
+    assert!(manifest.contains(&expected), "{manifest}");
+    // A revision that the repository does not have is not written.
+    record(&"0".repeat(40));
+    let made = create("other");
+    assert_eq!(made.status.code(), Some(5), "{}", String::from_utf8_lossy(&made.stderr));
+    assert!(!folder.path().join("other").exists());
 }
 
 #[test]

@@ -585,7 +585,8 @@ pub(crate) struct InitArgs {
 pub(crate) struct NewArgs {
     /// Name of the project and of its folder
     pub(crate) name: String,
-    /// Folder of a Windlass clone that the project depends on [default: the clone that this command was built in]
+    /// Folder of a Windlass clone that the project depends on [default: the revision or the clone that
+    /// this command was installed from]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) path: Option<PathBuf>,
     /// Git repository of Windlass that the project depends on
