@@ -311,6 +311,71 @@ fn a_terminal_that_changes_its_size_is_filled_anew() {
     );
 }
 
+/// A message that is longer than a line of every window here. Its letters tell where each line begins.
+const LONG_MESSAGE: &str =
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghijklmnopqrstuvw";
+
+/// Waits until the editor shows a message in a window of this many columns, each line full but the last.
+fn wait_for_edited(screen: &mut PtyScreen, message: &str, columns: usize) {
+    let letters: Vec<char> = format!("› {message}").chars().collect();
+    let message = letters.chunks(columns).map(|line| line.iter().collect());
+    // The empty row above it shows that nothing of an earlier width was left.
+    let rows: Vec<String> = [String::new()].into_iter().chain(message).collect();
+    screen.wait_for_last_rows(&rows);
+}
+
+#[test]
+fn a_line_follows_the_size_of_the_window_while_it_is_edited() {
+    let project = TestProject::new("", THREE_ANSWERS);
+    let mut screen = start_chat(&project, 70);
+    screen.type_keys(LONG_MESSAGE);
+    wait_for_edited(&mut screen, LONG_MESSAGE, 70);
+    for columns in [50, 90, 33, 60] {
+        screen.resize(40, columns);
+        wait_for_edited(&mut screen, LONG_MESSAGE, usize::from(columns));
+    }
+    screen.type_keys("!");
+    wait_for_edited(&mut screen, &format!("{LONG_MESSAGE}!"), 60);
+    screen.type_keys("\r");
+    screen.wait_for("One.");
+    screen.wait_for_prompt();
+    screen.type_keys("/quit\r");
+    let (status, shown) = screen.wait_for_exit();
+    assert!(status.success(), "{shown}");
+    assert!(session_export(&project, "s").contains(&format!("\"{LONG_MESSAGE}!\"")));
+}
+
+#[test]
+fn a_window_that_changes_while_the_chat_opens_is_followed() {
+    let project = TestProject::new("", THREE_ANSWERS);
+    let mut screen = start_chat(&project, 80);
+    screen.type_keys("/quit\r");
+    screen.wait_for_exit();
+    // The history is the last file that the chat reads before its editor opens. As a pipe it holds the chat there.
+    let projects =
+        std::fs::read_dir(project.state().join("windlass/projects")).expect("the chat has a store");
+    let folder = projects.map(|entry| entry.expect("it can be read").path()).next().expect("one project");
+    let history = folder.join("chat-history");
+    std::fs::remove_file(&history).expect("the chat wrote its history");
+    let made = std::process::Command::new("mkfifo").arg(&history).status().expect("it runs");
+    assert!(made.success());
+    let mut screen = PtyScreen::start(project.folder(), 40, 80, &["chat", "--session", "s"]);
+    let (opened, opens) = std::sync::mpsc::channel();
+    let path = history.clone();
+    std::thread::spawn(move || opened.send(std::fs::File::options().write(true).open(path)));
+    let pipe = opens.recv_timeout(std::time::Duration::from_secs(120)).expect("the chat reads its history");
+    let pipe = pipe.expect("it can be opened");
+    std::fs::remove_file(&history).expect("it is there");
+    screen.resize(40, 50);
+    drop(pipe);
+    screen.wait_for_prompt();
+    screen.type_keys(LONG_MESSAGE);
+    wait_for_edited(&mut screen, LONG_MESSAGE, 50);
+    screen.type_keys("\x15/quit\r");
+    let (status, shown) = screen.wait_for_exit();
+    assert!(status.success(), "{shown}");
+}
+
 #[test]
 fn a_dumb_terminal_and_one_without_colours_show_the_answer() {
     let project = TestProject::new("", MARKDOWN_SCRIPT);

@@ -4,6 +4,7 @@
 //! the names of this module's completions; hidden characters in them are replaced or left out.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use rustyline::hint::Hinter;
 use rustyline::history::MemHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{
-    Cmd, ColorMode, CompletionType, Config, Context, Editor, Helper, KeyCode, KeyEvent, Modifiers,
+    Cmd, ColorMode, CompletionType, Config, Context, Editor, Helper, KeyCode, KeyEvent, Modifiers, Prompt,
 };
 use windlass_text::{SafeText, is_hidden};
 
@@ -51,6 +52,7 @@ pub(super) struct EditRequest {
 pub(super) struct EditPrompt {
     plain: String,
     styled: String,
+    is_drawn: Cell<bool>,
 }
 
 impl EditPrompt {
@@ -60,9 +62,35 @@ impl EditPrompt {
             ColourMode::Coloured => prompt.to_ansi(ColourMode::Coloured),
             ColourMode::Plain => plain.clone(),
         };
-        Self { plain, styled }
+        Self { plain, styled, is_drawn: Cell::new(false) }
     }
 }
+
+impl Prompt for EditPrompt {
+    fn raw(&self) -> &str {
+        &self.plain
+    }
+
+    /// Returns the prompt as it is drawn.
+    ///
+    /// The editor reads the size of the window before it listens for changes of the size, and a change in between would
+    /// be lost. It listens when it draws its prompt for the first time, so it is told then to read the size again.
+    fn styled(&self) -> &str {
+        if !self.is_drawn.replace(true) {
+            announce_window_size();
+        }
+        &self.styled
+    }
+}
+
+#[cfg(unix)]
+fn announce_window_size() {
+    // The thread sends it to itself, so that the editor has it before it reads a key.
+    let _sent = nix::sys::signal::raise(nix::sys::signal::Signal::SIGWINCH);
+}
+
+#[cfg(not(unix))]
+fn announce_window_size() {}
 
 /// The purpose of an edited line.
 pub(super) enum EditPurpose {
@@ -97,7 +125,7 @@ impl LineEditor {
 
     /// Reads a line.
     pub(super) fn edit(&mut self, request: EditRequest) -> EditEnd {
-        let prompt = (request.prompt.plain, request.prompt.styled);
+        let prompt = request.prompt;
         let read = match request.purpose {
             EditPurpose::Message(completions) => {
                 self.messages.set_helper(Some(EditorHelper::Message(completions)));

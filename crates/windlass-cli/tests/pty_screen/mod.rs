@@ -100,23 +100,13 @@ impl PtyScreen {
 
     /// Waits until the screen contains a text.
     pub(crate) fn wait_for(&mut self, text: &str) {
-        while !self.screen_text().contains(text) {
-            if self.changes.recv_timeout(self.timeout).is_err() && !self.screen_text().contains(text) {
-                panic!("the screen does not show {text:?}:\n{}", self.screen_text());
-            }
-        }
+        self.wait_until(&format!("{text:?}"), |screen| screen.contains(text));
     }
 
     /// Waits until the terminal asks a question and nobody has answered it. A decision ignores keys that were typed
     /// before its prompt, so an answered prompt higher up on the screen is not enough.
     pub(crate) fn wait_for_question(&mut self, text: &str) {
-        while !is_open_question(&self.screen_text(), text) {
-            if self.changes.recv_timeout(self.timeout).is_err()
-                && !is_open_question(&self.screen_text(), text)
-            {
-                panic!("the screen does not ask {text:?}:\n{}", self.screen_text());
-            }
-        }
+        self.wait_until(&format!("the open question {text:?}"), |screen| is_open_question(screen, text));
     }
 
     /// Waits until the screen changes.
@@ -128,11 +118,7 @@ impl PtyScreen {
 
     /// Waits until the last line of the screen is an empty prompt of a chat.
     pub(crate) fn wait_for_prompt(&mut self) {
-        while !self.screen_text().ends_with("\n›") {
-            if self.changes.recv_timeout(self.timeout).is_err() && !self.screen_text().ends_with("\n›") {
-                panic!("the screen does not end with a prompt:\n{}", self.screen_text());
-            }
-        }
+        self.wait_until("an empty prompt at its end", |screen| screen.ends_with("\n›"));
     }
 
     /// Types keys.
@@ -143,9 +129,42 @@ impl PtyScreen {
     /// Changes the size of the terminal.
     pub(crate) fn resize(&mut self, rows: u16, columns: u16) {
         let size = rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        rustix::termios::tcsetwinsize(&self.keys, size).expect("it can be sized");
         let sized = |count| NonZero::new(count).expect("a terminal has some");
-        self.parser.lock().expect("nobody panics with it").screen_mut().set_size(sized(rows), sized(columns));
+        // The program learns of it at once, and what it draws then belongs on the screen of the new size.
+        let mut parser = self.parser.lock().expect("nobody panics with it");
+        parser.screen_mut().set_size(sized(rows), sized(columns));
+        rustix::termios::tcsetwinsize(&self.keys, size).expect("it can be sized");
+    }
+
+    /// Returns the rows of the screen down to the last one with text, each without trailing blanks. A line that the
+    /// terminal wrapped is several rows.
+    pub(crate) fn screen_rows(&self) -> Vec<String> {
+        let parser = self.parser.lock().expect("nobody panics with it");
+        let screen = parser.screen();
+        let rows = screen.rows(0, screen.size().1.get());
+        let mut rows: Vec<String> = rows.map(|row| row.trim_end().to_owned()).collect();
+        while rows.last().is_some_and(String::is_empty) {
+            rows.pop();
+        }
+        rows
+    }
+
+    /// Waits until the screen ends with these rows.
+    pub(crate) fn wait_for_last_rows(&mut self, expected: &[String]) {
+        while !self.screen_rows().ends_with(expected) {
+            if self.changes.recv_timeout(self.timeout).is_err() && !self.screen_rows().ends_with(expected) {
+                panic!("the screen does not end with {expected:?}:\n{:?}", self.screen_rows());
+            }
+        }
+    }
+
+    /// Waits until the screen is as a condition requires.
+    fn wait_until(&mut self, what: &str, is_met: impl Fn(&str) -> bool) {
+        while !is_met(&self.screen_text()) {
+            if self.changes.recv_timeout(self.timeout).is_err() && !is_met(&self.screen_text()) {
+                panic!("the screen does not show {what}:\n{}", self.screen_text());
+            }
+        }
     }
 
     /// Returns true if the terminal shows what is typed, and gives lines as a whole: its usual mode.
