@@ -529,3 +529,13 @@ fn every_command_that_a_hint_or_a_page_names_exists() {
         assert_eq!(ran.code, Some(0), "`windlass {word}` is named in a hint or on a page: {}", ran.stderr);
     }
 }
+
+#[test]
+fn an_agent_is_named_beside_the_project_folder() {
+    let project = TestProject::new("", "[[answer]]\ntext = \"One.\"\n[[answer]]\ntext = \"Two.\"\n");
+    let place = project.folder().parent().expect("it is in a folder").to_owned();
+    for words in [["-C", "work", "run", ".", "Go."], ["-C", "work", "run", "agent.toml", "Go."]] {
+        let ran = windlass_command(&place, &words).output().expect("it runs");
+        assert!(ran.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    }
+}

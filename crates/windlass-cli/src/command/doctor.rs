@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use windlass::store::{RunQuery, RunStatus, list_all_runs};
 
-use super::default_agent;
+use super::find_agent;
 use crate::agent_file::AgentFile;
 use crate::args::{CliArgs, DoctorArgs};
 use crate::cli_error::{CliError, CommandExit};
@@ -49,10 +49,7 @@ pub(crate) async fn run(
         text: format!("{} on {} {}", env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH),
         hint: None,
     }];
-    let named = match &asked.agent {
-        Some(named) => named.clone(),
-        None => default_agent(args)?,
-    };
+    let named = find_agent(args, asked.agent.as_deref())?;
     let file = AgentFile::read(&named);
     let project = match &file {
         Ok(file) => CliProject::of_agent_file(args, file.path(), term)?,

@@ -33,7 +33,7 @@ mod talk;
 mod tools;
 mod work;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::agent_file::AgentFile;
 use crate::approver_identity::{ApproverIdentity, ensure_approver_key_outside};
@@ -125,9 +125,13 @@ fn check_keys(project: &CliProject, file: &AgentFile) -> Result<ApproverIdentity
     ApproverIdentity::of_project(project)
 }
 
-/// Returns the agent of the project, for commands that name none.
-fn default_agent(args: &CliArgs) -> Result<PathBuf, CliError> {
-    Ok(CliProject::from_args(args)?.folder().to_owned())
+/// Returns the path of an agent: the named one, which beside `-C FOLDER` may be in that folder, or else the project's own.
+fn find_agent(args: &CliArgs, named: Option<&Path>) -> Result<PathBuf, CliError> {
+    let Some(named) = named else {
+        return Ok(CliProject::from_args(args)?.folder().to_owned());
+    };
+    let in_project = args.project.as_ref().map(|folder| folder.join(named));
+    Ok(in_project.filter(|path| AgentFile::has_agent(path)).unwrap_or_else(|| named.to_owned()))
 }
 
 /// Writes a text as a string of TOML, whose escapes include those of JSON.

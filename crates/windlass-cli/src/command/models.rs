@@ -1,16 +1,13 @@
 //! `windlass models`: lists the providers of models and what is missing to use them.
 
-use super::default_agent;
+use super::find_agent;
 use crate::agent_file::{AgentFile, ProviderSpecs};
 use crate::args::{CliArgs, ModelsArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::terminal::Terminal;
 
 pub(crate) fn run(args: &CliArgs, asked: &ModelsArgs, term: &Terminal) -> Result<CommandExit, CliError> {
-    let named = match &asked.agent {
-        Some(named) => named.clone(),
-        None => default_agent(args)?,
-    };
+    let named = find_agent(args, asked.agent.as_deref())?;
     let file = match AgentFile::read(&named) {
         Ok(file) => Some(file),
         // Without an agent, the known providers are listed.

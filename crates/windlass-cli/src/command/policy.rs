@@ -15,6 +15,7 @@ pub(crate) async fn run(
     use windlass_tools::ToolPolicy;
     use windlass_tools::tool_policy::RecordedHandling;
 
+    use super::find_agent;
     use crate::agent_file::AgentFile;
     use crate::args::PolicyAction;
     use crate::project::CliProject;
@@ -22,8 +23,7 @@ pub(crate) async fn run(
 
     let PolicyAction::Test { agent, file } = &asked.action;
     let project = CliProject::from_args(args)?;
-    let agent = agent.clone().unwrap_or_else(|| project.folder().to_owned());
-    let agent_file = AgentFile::read(&agent)?;
+    let agent_file = AgentFile::read(&find_agent(args, agent.as_deref())?)?;
     let policy = match file {
         Some(path) => ToolPolicy::read(path).map_err(|error| {
             CliError::new(error.to_string()).with_hint("docs/guide/policy.md describes the rules")

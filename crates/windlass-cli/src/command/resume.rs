@@ -10,7 +10,7 @@ use windlass::core::{
 use windlass::store::{LeaseObserver, LeaseOwner, LeaseStanding, Store, load_paused};
 
 use super::run::announce_run;
-use super::{build_driver, default_agent, resume_text};
+use super::{build_driver, find_agent, resume_text};
 use crate::agent_file::AgentFile;
 use crate::agent_path::recorded_agent_path;
 use crate::args::{CliArgs, DriveArgs, ResumeArgs};
@@ -57,10 +57,10 @@ pub(crate) async fn resume_run(
     }
     let project = CliProject::from_args(args)?;
     let named = match agent {
-        Some(named) => Some(named),
+        Some(named) => Some(find_agent(args, Some(&named))?),
         None => recorded_agent_path(&project, &*store, run).await?.filter(|path| path.exists()),
     };
-    let named = named.map_or_else(|| default_agent(args), Ok)?;
+    let named = named.map_or_else(|| find_agent(args, None), Ok)?;
     let file = AgentFile::read(&named)?;
     let mut driving = build_driver(term, file, &project, store.clone(), drive).await?;
     announce_run(term, &driving.file, run, drive.model.as_deref());

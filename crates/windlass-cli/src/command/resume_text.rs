@@ -10,7 +10,7 @@ use windlass::core::journal::JournalEntry;
 use windlass::run::{PausedRun, TextAuthenticity};
 
 use super::run::announce_run;
-use super::{build_driver, default_agent};
+use super::{build_driver, find_agent};
 use crate::agent_file::AgentFile;
 use crate::args::{CliArgs, ResumeArgs};
 use crate::cli_error::{CliError, CommandExit};
@@ -27,10 +27,7 @@ pub(crate) async fn run(
 ) -> Result<CommandExit, CliError> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| CliError::new(format!("`{}` cannot be read: {error}", path.display())))?;
-    let named = match &resume.agent {
-        Some(named) => named.clone(),
-        None => default_agent(args)?,
-    };
+    let named = find_agent(args, resume.agent.as_deref())?;
     let file = AgentFile::read(&named)?;
     let project = CliProject::of_agent_file(args, file.path(), term)?;
     let paused = match project.key_source().open()? {

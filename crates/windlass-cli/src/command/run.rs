@@ -7,7 +7,7 @@ use serde_json::json;
 use windlass::core::id::RunId;
 use windlass::run::RunBuilder;
 
-use super::{build_driver, default_agent};
+use super::{build_driver, find_agent};
 use crate::agent_file::AgentFile;
 use crate::args::{CliArgs, RunArgs};
 use crate::cli_error::{CliError, CommandExit};
@@ -64,10 +64,16 @@ pub(super) fn split_positionals(
     words: &[String],
 ) -> Result<(PathBuf, Option<String>), CliError> {
     match words {
-        [agent, question] => Ok((agent.into(), Some(question.clone()).filter(|question| question != "-"))),
-        [word] if AgentFile::has_agent(Path::new(word)) => Ok((word.into(), None)),
-        [question] => {
-            let here = default_agent(args)?;
+        [agent, question] => {
+            let question = Some(question.clone()).filter(|question| question != "-");
+            Ok((find_agent(args, Some(Path::new(agent)))?, question))
+        }
+        [word] => {
+            let named = find_agent(args, Some(Path::new(word)))?;
+            if AgentFile::has_agent(&named) {
+                return Ok((named, None));
+            }
+            let (here, question) = (find_agent(args, None)?, word);
             if AgentFile::has_agent(&here) {
                 Ok((here, Some(question.clone())))
             } else {
@@ -77,7 +83,7 @@ pub(super) fn split_positionals(
                 .with_hint("`windlass init` makes this folder an agent; `windlass run AGENT QUESTION` asks another one"))
             }
         }
-        _ => Ok((default_agent(args)?, None)),
+        _ => Ok((find_agent(args, None)?, None)),
     }
 }
 

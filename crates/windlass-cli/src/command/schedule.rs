@@ -4,6 +4,7 @@ use serde_json::json;
 use windlass::fleet::{CronTimes, MissedTimes, RunQueue, RunSchedule, RunSubmission, StoredSchedule};
 use windlass_text::SafeText;
 
+use super::find_agent;
 use super::resume::current_time;
 use crate::agent_file::AgentFile;
 use crate::args::{CliArgs, MissedChoice, ScheduleAction, ScheduleArgs, ScheduledRunArgs};
@@ -40,7 +41,7 @@ async fn add_schedule(
     (name, times, missed): (&str, &CronTimes, MissedChoice),
     asked: &ScheduledRunArgs,
 ) -> Result<CommandExit, CliError> {
-    let file = AgentFile::read(&asked.agent)?;
+    let file = AgentFile::read(&find_agent(args, Some(&asked.agent))?)?;
     let queue = CliProject::of_agent_file(args, file.path(), term)?.open_or_create().await?;
     let mut submission = RunSubmission::new(name, file.name(), asked.question.as_str())
         .tenant(&asked.tenant)

@@ -11,7 +11,7 @@ use windlass_realtime::relay::{BrowserRelay, CallDisplay};
 use windlass_realtime::settings::RealtimeSettings;
 use windlass_realtime::{CloseReason, PlaybackSource, RealtimeSession, RealtimeSessionBuilder};
 
-use super::{check_keys, default_agent};
+use super::{check_keys, find_agent};
 use crate::agent_file::AgentFile;
 use crate::agent_path::{AGENT_PATH_ARTEFACT, encode_agent_path};
 use crate::approver_identity::ApproverIdentity;
@@ -36,10 +36,7 @@ struct VoiceBackend {
 }
 
 pub(crate) async fn run(args: &CliArgs, talk: &TalkArgs, term: &Terminal) -> Result<CommandExit, CliError> {
-    let named = match &talk.agent {
-        Some(named) => named.clone(),
-        None => default_agent(args)?,
-    };
+    let named = find_agent(args, talk.agent.as_deref())?;
     let file = Arc::new(AgentFile::read(&named)?);
     let project = CliProject::of_agent_file(args, file.path(), term)?;
     let identity = check_keys(&project, &file)?;

@@ -4,7 +4,7 @@ use serde_json::json;
 use windlass::core::tool::ApprovalPolicy;
 use windlass::{core::tool::ToolEffect, tool::Tool};
 
-use super::default_agent;
+use super::find_agent;
 use crate::agent_file::AgentFile;
 use crate::args::{CliArgs, ToolsArgs};
 use crate::cli_error::{CliError, CommandExit};
@@ -12,10 +12,7 @@ use crate::terminal::{OutputFormat, StyledText, Terminal, TextStyle, paint, styl
 use windlass_text::SafeText;
 
 pub(crate) async fn run(args: &CliArgs, asked: &ToolsArgs, term: &Terminal) -> Result<CommandExit, CliError> {
-    let named = match &asked.agent {
-        Some(named) => named.clone(),
-        None => default_agent(args)?,
-    };
+    let named = find_agent(args, asked.agent.as_deref())?;
     let file = AgentFile::read(&named)?;
     let tools = file.load_tools().await?;
     let served = file.list_mcp_tools().await?;

@@ -7,7 +7,7 @@ use serde_json::json;
 use windlass::core::id::RunId;
 use windlass::fleet::{AgentRegistry, DeployedAgent, SegmentEnd, Worker, WorkerReport, WorkerStop};
 
-use super::{check_keys, default_agent};
+use super::{check_keys, find_agent};
 use crate::agent_file::AgentFile;
 use crate::agent_path::{AGENT_PATH_ARTEFACT, encode_agent_path};
 use crate::args::{CliArgs, WorkArgs};
@@ -53,8 +53,8 @@ pub(super) fn read_agents(
     named: &[std::path::PathBuf],
 ) -> Result<Vec<Arc<AgentFile>>, CliError> {
     let named = match named {
-        [] => vec![default_agent(args)?],
-        named => named.to_vec(),
+        [] => vec![find_agent(args, None)?],
+        named => named.iter().map(|named| find_agent(args, Some(named))).collect::<Result<_, _>>()?,
     };
     named.iter().map(|path| AgentFile::read(path).map(Arc::new)).collect()
 }

@@ -16,7 +16,7 @@ use windlass_text::SafeText;
 use self::chat_command::{CHAT_COMMANDS, CHAT_KEYS, ChatLine, similar_command};
 use self::image_input::attach_images;
 use super::tools::tool_line;
-use super::{build_driver, default_agent};
+use super::{build_driver, find_agent};
 use crate::agent_file::AgentFile;
 use crate::args::{ChatArgs, CliArgs};
 use crate::cli_error::{CliError, CommandExit};
@@ -29,10 +29,7 @@ use crate::terminal::{
 };
 
 pub(crate) async fn run(args: &CliArgs, chat: &ChatArgs, term: &Terminal) -> Result<CommandExit, CliError> {
-    let named = match &chat.agent {
-        Some(named) => named.clone(),
-        None => default_agent(args)?,
-    };
+    let named = find_agent(args, chat.agent.as_deref())?;
     let file = AgentFile::read(&named)?;
     let project = CliProject::of_agent_file(args, file.path(), term)?;
     let store = project.open_or_create().await?;
