@@ -363,6 +363,16 @@ impl BudgetLedger {
         Self { budget, session_budget, ..Self::default() }
     }
 
+    /// Sets the budget of a session whose requests are all in this ledger.
+    pub fn cover_session(&mut self, budget: SpendingBudget) {
+        self.session_budget = Some(SessionBudget { budget, spent_before: BudgetSpending::default() });
+    }
+
+    /// Notes the time that drivers have worked.
+    pub fn note_time(&mut self, active_ms: u64) {
+        self.spent.active_ms = self.spent.active_ms.max(active_ms);
+    }
+
     /// Returns what the run and its nested agents have spent. Open reservations are not part of it.
     pub fn spent(&self) -> &BudgetSpending {
         &self.spent
@@ -393,8 +403,14 @@ impl BudgetLedger {
         self.session_budget.as_ref()
     }
 
+    /// Returns the limit on a resource of the session, with everything that people have granted.
+    pub fn session_limit(&self, resource: BudgetResource) -> Option<u64> {
+        let limit = self.session_budget.as_ref()?.budget.limit_of(resource)?;
+        Some(limit.saturating_add(self.granted(&BudgetScope::Session, resource).0))
+    }
+
     /// Checks a request against all budgets.
-    pub(crate) fn check(&self, query: &BudgetQuery<'_>) -> BudgetVerdict {
+    pub fn check(&self, query: &BudgetQuery<'_>) -> BudgetVerdict {
         let run = self.budget.as_ref().map(|budget| (BudgetScope::Run, budget));
         let session = self.session_budget.as_ref().map(|session| (BudgetScope::Session, &session.budget));
         let agents =
@@ -475,7 +491,7 @@ impl BudgetLedger {
     }
 
     /// Reserves a request. An earlier reservation of the same agent was never answered, and counts as spent.
-    pub(crate) fn reserve(
+    pub fn reserve(
         &mut self,
         path: &[CallId],
         agents: Vec<AgentName>,
@@ -483,7 +499,7 @@ impl BudgetLedger {
         active_ms: u64,
     ) {
         self.spend_reservations(|open| open.path == path);
-        self.spent.active_ms = self.spent.active_ms.max(active_ms);
+        self.note_time(active_ms);
         for agent in &agents {
             self.agents
                 .entry(agent.clone())
@@ -493,7 +509,7 @@ impl BudgetLedger {
     }
 
     /// Adds the usage of a request, and closes the reservation of its agent if the request is answered.
-    pub(crate) fn spend(&mut self, path: &[CallId], agents: &[AgentName], usage: &Usage, is_answered: bool) {
+    pub fn spend(&mut self, path: &[CallId], agents: &[AgentName], usage: &Usage, is_answered: bool) {
         let open = self.reservations.iter().position(|open| open.path == path);
         let closed = open.filter(|_| is_answered).map(|place| self.reservations.remove(place));
         let spent = BudgetSpending::of_usage(usage, closed.as_ref().map(|closed| &closed.estimate));
@@ -527,7 +543,7 @@ impl BudgetLedger {
     }
 
     /// Adds what a person has granted.
-    pub(crate) fn grant(&mut self, reached: &ReachedBudget, amount: u64) {
+    pub fn grant(&mut self, reached: &ReachedBudget, amount: u64) {
         self.grants.push(BudgetGrant {
             scope: reached.scope.clone(),
             resource: reached.resource,

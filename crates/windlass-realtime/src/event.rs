@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use windlass::core::failure::RunFailure;
 use windlass::core::{
+    budget::{OnBudgetReached, ReachedBudget},
     decision::PendingCall,
     id::{AgentName, CallId, RunId},
     item::OutputContent,
@@ -75,6 +76,14 @@ pub enum RealtimeEvent {
         text: String,
         /// Token usage, if the provider reported it.
         usage: Option<RealtimeUsage>,
+    },
+    /// A budget does not allow the next response. A question to a person follows as a held call
+    /// ([`RealtimeEvent::CallHeld`]) if that is the reaction.
+    BudgetReached {
+        /// The budget.
+        budget: ReachedBudget,
+        /// The reaction.
+        reaction: OnBudgetReached,
     },
     /// A demanded response waits, because the provider reports that the user is speaking. It is requested when the
     /// speech ends, when the hold timeout elapses, or by `RealtimeSession::force_response`.
@@ -332,6 +341,8 @@ pub enum CloseReason {
     ConfigurationRejected(String),
     /// A call failed with an error that ends its run, and with it the session.
     CallFailed(RunFailure),
+    /// A budget is reached, and nobody granted more.
+    BudgetReached(ReachedBudget),
     /// The session's journal could not be written.
     JournalFailed(String),
 }

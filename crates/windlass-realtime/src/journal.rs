@@ -11,8 +11,10 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use windlass::core::{
-    id::{AgentName, RunId},
+    budget::{BudgetLedger, BudgetSpending, OnBudgetReached, ReachedBudget},
+    id::{AgentName, CallId, RunId},
     item::Role,
+    usage::Usage,
 };
 use windlass::error::{StoreError, StoreErrorKind};
 
@@ -21,8 +23,8 @@ use crate::id::{ItemId, ResponseId};
 use crate::machine::RespondWhen;
 use crate::sync::lock;
 
-/// The version of the session journal's format.
-pub const REALTIME_JOURNAL_FORMAT: u32 = 1;
+/// The version of the session journal's format. Version 2 added the entries of budgets.
+pub const REALTIME_JOURNAL_FORMAT: u32 = 2;
 
 /// A journal entry of a realtime session.
 ///
@@ -68,6 +70,46 @@ pub enum RealtimeEntry {
         agent: AgentName,
         /// The calls.
         calls: Vec<RealtimeItem>,
+    },
+    /// A response, or a model request of a call, is about to be sent and is reserved in the budgets that cover it.
+    BudgetReserved {
+        /// Id of the request.
+        request: CallId,
+        /// The agent whose response it is; absent for a request inside a call.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<AgentName>,
+        /// The estimate.
+        estimate: BudgetSpending,
+        /// Time in milliseconds that the session has been open, without waits for people about budgets.
+        active_ms: u64,
+    },
+    /// A reserved request was answered or counts as answered.
+    BudgetSpent {
+        /// Id of the request.
+        request: CallId,
+        /// The agent whose response it was; absent for a request inside a call.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<AgentName>,
+        /// The usage.
+        usage: Usage,
+        /// Time in milliseconds that the session has been open, without waits for people about budgets.
+        active_ms: u64,
+    },
+    /// A budget does not allow the next request.
+    BudgetReached {
+        /// The budget.
+        budget: ReachedBudget,
+        /// The reaction.
+        reaction: OnBudgetReached,
+        /// Time in milliseconds that the session has been open, without waits for people about budgets.
+        active_ms: u64,
+    },
+    /// A person has granted more.
+    BudgetGranted {
+        /// The budget.
+        budget: ReachedBudget,
+        /// The amount, in the unit of the ledger.
+        amount: u64,
     },
     /// The session ended.
     Closed,
@@ -231,6 +273,12 @@ pub struct ReplayedSession {
     pub calls: Vec<CallBatchRecord>,
     /// Items that do not request a response of their own.
     pub deferred_items: BTreeSet<ItemId>,
+    /// What the session has reserved and spent.
+    pub ledger: BudgetLedger,
+    /// Number of questions to people about budgets.
+    pub budget_questions: u64,
+    /// The budget about which a person is asked.
+    pub open_budget_question: Option<ReachedBudget>,
 }
 
 /// The calls of one response, from the journal of a session.
@@ -276,7 +324,26 @@ impl ReplayedSession {
                 RealtimeEntry::CallsPlanned { run, response, agent, calls } => {
                     record.calls.push(CallBatchRecord { run, response, agent, calls });
                 }
-                RealtimeEntry::Closed => {}
+                RealtimeEntry::BudgetReserved { request, agent, estimate, active_ms } => {
+                    record.ledger.reserve(&[request], agent.into_iter().collect(), estimate, active_ms);
+                }
+                RealtimeEntry::BudgetSpent { request, agent, usage, active_ms } => {
+                    record.ledger.note_time(active_ms);
+                    record.ledger.spend(&[request], agent.as_slice(), &usage, true);
+                }
+                RealtimeEntry::BudgetReached { budget, reaction, active_ms } => {
+                    record.ledger.note_time(active_ms);
+                    if reaction == OnBudgetReached::AskPerson {
+                        record.budget_questions += 1;
+                        record.open_budget_question = Some(budget);
+                    }
+                }
+                RealtimeEntry::BudgetGranted { budget, amount } => {
+                    record.ledger.grant(&budget, amount);
+                    record.open_budget_question = None;
+                }
+                // A session that ended because nobody granted more asks anew when it is resumed.
+                RealtimeEntry::Closed => record.open_budget_question = None,
             }
         }
         Ok(record)

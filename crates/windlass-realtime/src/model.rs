@@ -24,6 +24,11 @@ pub trait RealtimeModel: Send + Sync + 'static {
         first: &'a SessionConfiguration,
     ) -> BoxFuture<'a, Result<RealtimeConnection, RealtimeConnectionError>>;
 
+    /// Returns the provider's name of the model, by which its price is found.
+    fn model_name(&self) -> Option<&str> {
+        None
+    }
+
     /// Checks if the model can be offered a tool. By default, functions only.
     ///
     /// # Errors

@@ -156,6 +156,19 @@ impl Default for TurnDetection {
 }
 
 impl TurnDetection {
+    /// Leaves the responses to the user's turns to the session. Returns true if the server had made them.
+    pub(crate) fn take_over_responses(&mut self) -> bool {
+        let actions = match self {
+            Self::ServerVad(silence) => {
+                silence.idle_timeout = None;
+                &mut silence.server_actions
+            }
+            Self::SemanticVad(meaning) => &mut meaning.server_actions,
+            Self::Application => return false,
+        };
+        std::mem::replace(&mut actions.create_response, false)
+    }
+
     /// Returns the actions of the server; `None` if the application detects turns.
     pub fn server_actions(&self) -> Option<ServerTurnActions> {
         match self {

@@ -303,6 +303,13 @@ impl AgentFile {
         if let Some(expiry) = limits.approvals_expire_after {
             session = session.approvals_expire_after(expiry.as_duration());
         }
+        // A conversation is a session, and is covered by the budget of a run where there is no other.
+        if let Some(budget) = self.spec.session_budget.as_ref().or(self.spec.budget.as_ref()) {
+            session = session.budget(budget.to_budget());
+        }
+        if let Some(prices) = &self.prices {
+            session = session.prices(prices.clone());
+        }
         session
     }
 

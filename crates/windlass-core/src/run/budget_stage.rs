@@ -183,7 +183,7 @@ impl Run {
                     let problems = describe_violations(&problems);
                     return Err(ApplyError::InvalidAnswer { call: call(), problems });
                 }
-                amount_of(hold.reached.resource, value)
+                granted_amount(hold.reached.resource, value)
             }
             _ => {
                 let waiting_for = "for an answer to its question";
@@ -248,8 +248,8 @@ impl Run {
     }
 }
 
-/// Returns the granted amount in the unit of the resource.
-fn amount_of(resource: BudgetResource, value: &serde_json::Value) -> u64 {
+/// Returns the amount that an answer to [`budget_question`] grants, in the unit of the ledger.
+pub fn granted_amount(resource: BudgetResource, value: &serde_json::Value) -> u64 {
     let number = value.as_f64().unwrap_or(0.0);
     match resource {
         BudgetResource::Requests | BudgetResource::Tokens => value.as_u64().unwrap_or(number as u64),

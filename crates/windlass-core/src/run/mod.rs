@@ -37,7 +37,7 @@ use crate::usage::Usage;
 
 pub use apply::{ApplyError, ApplyOutcome, NewReceipt};
 use budget_stage::BudgetStage;
-pub use budget_stage::{BUDGET_CALL, budget_question};
+pub use budget_stage::{BUDGET_CALL, budget_question, granted_amount};
 use call_slot::OpenTurn;
 pub use lifecycle::{
     ApprovalRequirement, CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult,

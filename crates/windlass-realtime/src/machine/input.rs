@@ -71,7 +71,8 @@ impl RealtimeMachine {
             .turn_detection
             .server_actions()
             .is_some_and(|server| server.create_response);
-        if !server_answers {
+        // The confirmation of the commit demands the response to speech.
+        if !server_answers && !self.current_agent.answers_speech {
             self.response_requested_at = Some(self.now);
             self.scheduler.demand_response(self.now, None);
         }

@@ -5,6 +5,7 @@
 //! order, and call [`RealtimeMachine::tick`] no later than [`RealtimeMachine::deadline`].**
 
 mod agent_changes;
+mod budget;
 mod calls;
 mod input;
 mod interruptions;
@@ -19,12 +20,14 @@ mod wire_ids;
 pub use input::RespondWhen;
 pub use playback::PlaybackSource;
 
+pub(crate) use budget::{BudgetQuestion, SessionSpendingPolicy};
 pub(crate) use calls::CallBatchStatus;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use windlass::core::budget::{ReachedBudget, SpendingBudget};
 use windlass::core::id::{AgentName, CallId, RunId};
 use windlass::{core::item::Item, core::usage::Usage};
 
@@ -37,6 +40,7 @@ use crate::model::{RealtimeCommand, RealtimeCommandKind, ResponseStatus};
 use crate::settings::SessionConfiguration;
 
 use self::agent_changes::{ConfigurationState, InFlightConfiguration};
+use self::budget::SessionSpending;
 use self::calls::{CollectedOutputs, RealtimeCall, RejectedOutput};
 use self::playback::PlaybackTracker;
 use self::response_scheduler::{RequestBody, ResponseScheduler, ResponseTimeoutAction, ResponseTimeouts};
@@ -61,6 +65,11 @@ pub(crate) struct AgentSetup {
     pub(crate) has_guardrails: bool,
     /// True if the order of the agent's calls matters to its tools, so that the calls of a response run together.
     pub(crate) has_ordered_tools: bool,
+    /// The budget of the agent.
+    pub(crate) budget: Option<SpendingBudget>,
+    /// True if the session requests the response to the user's speech, because a budget must allow it first. Otherwise
+    /// the provider makes it by itself.
+    pub(crate) answers_speech: bool,
 }
 
 /// An action that the machine requests from its driver.
@@ -80,6 +89,10 @@ pub(crate) enum SessionEffect {
     CheckTranscript(TranscriptCheck),
     /// Report the result of an agent change.
     AgentChanged { agent: AgentActivation, result: Result<(), String> },
+    /// Ask a person for more.
+    AskForBudget(BudgetQuestion),
+    /// Let a model request inside a call go on, or fail it.
+    AdmitModelRequest { request: CallId, result: Result<(), ReachedBudget> },
     /// Replace the connection, which cannot be used any more.
     DropConnection(String),
     /// End the session.
@@ -120,6 +133,7 @@ pub(crate) struct SessionPolicy {
     pub(crate) acknowledge_timeout: Duration,
     pub(crate) audio_release: AudioRelease,
     pub(crate) follow_up: GuardrailFollowUp,
+    pub(crate) spending: SessionSpendingPolicy,
 }
 
 /// The relation of tool calls to the conversation.
@@ -173,6 +187,7 @@ impl Default for SessionPolicy {
             acknowledge_timeout: Duration::from_secs(10),
             audio_release: AudioRelease::Immediate,
             follow_up: GuardrailFollowUp::NameGuardrails,
+            spending: SessionSpendingPolicy::default(),
         }
     }
 }
@@ -252,6 +267,7 @@ pub(crate) struct RealtimeMachine {
     command_count: u64,
     item_count: u64,
     metrics: SessionMetrics,
+    spending: SessionSpending,
 }
 
 /// Number of recent response requests whose agents are remembered.
@@ -300,6 +316,7 @@ impl RealtimeMachine {
             command_count: 0,
             item_count: 0,
             metrics: SessionMetrics::default(),
+            spending: SessionSpending::default(),
         }
     }
 
@@ -317,7 +334,7 @@ impl RealtimeMachine {
 
     /// Returns the time of the next [`tick`](Self::tick) at the latest.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        let calls = [self.output_deadline(), self.call_start_deadline()];
+        let calls = [self.output_deadline(), self.call_start_deadline(), self.budget_deadline()];
         if self.connection_state == ConnectionState::Disconnected {
             return calls.into_iter().flatten().min();
         }
@@ -335,6 +352,7 @@ impl RealtimeMachine {
 
     /// Handles timeouts.
     pub(crate) fn tick(&mut self) {
+        self.expire_budget();
         if self.connection_state == ConnectionState::Disconnected {
             return;
         }
@@ -347,6 +365,7 @@ impl RealtimeMachine {
                 self.emit_error(RealtimeError::ResponseNotStarted);
             }
             Some(ResponseTimeoutAction::ReportAbandoned { attempts }) => {
+                self.give_up_response();
                 let message = "the model did not start it in time".to_owned();
                 self.emit_error(RealtimeError::ResponseAbandoned { attempts, message });
             }
@@ -406,6 +425,7 @@ impl RealtimeMachine {
             abandoned = abandoned.or(self.scheduler.demand_after_loss(self.now));
         }
         if let Some(attempts) = abandoned {
+            self.give_up_response();
             let message = "the connection was lost each time".to_owned();
             self.emit_error(RealtimeError::ResponseAbandoned { attempts, message });
         }
@@ -443,6 +463,8 @@ impl RealtimeMachine {
         self.start_due_calls();
         self.send_due_outputs();
         self.start_queued_batches();
+        self.expire_budget();
+        self.reserve_model_requests();
         if self.connection_state == ConnectionState::Disconnected
             || self.configuration_state == ConfigurationState::Unconfirmed
         {
@@ -457,6 +479,9 @@ impl RealtimeMachine {
         if is_busy || !self.scheduler.is_request_due(self.now) || self.is_held_by_speech() {
             return;
         }
+        if !self.admit_response() {
+            return;
+        }
         let (now, next) = (self.now, self.command_count + 1);
         if let Some((command, body)) = self.scheduler.next_request(now, || command_id(next)) {
             self.command_count = next;
@@ -464,7 +489,7 @@ impl RealtimeMachine {
                 self.requesting_agents.pop_front();
             }
             self.requesting_agents.push_back((command.clone(), self.current_agent.clone()));
-            let kind = request_command(body);
+            let kind = request_command(self.reserve_response(&command, body));
             self.pending_effects.push(SessionEffect::SendCommand(RealtimeCommand { id: command, kind }));
         }
     }

@@ -131,9 +131,13 @@ impl RealtimeMachine {
             self.items_since_calls.push(item.clone());
             let change = self.history.upsert_item(new, after);
             let server = self.current_agent.configuration.realtime_settings.turn_detection.server_actions();
-            let is_answered = server.is_none_or(|server| server.create_response);
+            let answers_speech = self.current_agent.answers_speech;
+            let is_answered = answers_speech || server.is_none_or(|server| server.create_response);
             let answer = if is_answered { RespondWhen::Now } else { RespondWhen::Later };
             self.record_change_for(change, answer);
+            if answers_speech {
+                self.scheduler.demand_response(self.now, Some(item.clone()));
+            }
         }
     }
 
@@ -184,8 +188,13 @@ impl RealtimeMachine {
             (RejectionKind::ResponseAlreadyActive, command) => {
                 match self.scheduler.requeue_request(self.now, command.as_ref()) {
                     RequeueResult::NotOpen => false,
-                    RequeueResult::Requeued => true,
+                    RequeueResult::Requeued => {
+                        self.release_response_request();
+                        true
+                    }
                     RequeueResult::GivenUp { attempts } => {
+                        self.release_response_request();
+                        self.give_up_response();
                         let message = message.clone();
                         self.emit_error(RealtimeError::ResponseAbandoned { attempts, message });
                         true
@@ -195,7 +204,13 @@ impl RealtimeMachine {
             // The response ended by itself just before it was cancelled.
             (RejectionKind::NothingToCancel, _) => true,
             (RejectionKind::Other, Some(command)) => {
-                if self.side_requests.remove(command).is_some() || self.scheduler.drop_request(command) {
+                if self.side_requests.remove(command).is_some() {
+                    let request = self.move_reservation(Some(command));
+                    self.release_side_request(request);
+                    false
+                } else if self.scheduler.drop_request(command) {
+                    self.release_response_request();
+                    self.give_up_response();
                     false
                 } else {
                     self.on_configuration_rejected(command, &message, certainty)

@@ -5,11 +5,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use windlass::core::item::Role;
+use windlass::core::{id::CallId, item::Role};
 
 use super::agent_changes::ConfigurationState;
 use super::response_scheduler::{RequestBody, RequeueResult};
-use super::{ConnectionState, RealtimeMachine, request_command};
+use super::{ConnectionState, RealtimeMachine, command_id, request_command};
 use crate::event::{RealtimeError, RealtimeEvent};
 use crate::history::{RealtimeItem, RealtimeItemKind};
 use crate::id::{CommandId, ItemId, ResponseId};
@@ -19,6 +19,8 @@ use crate::model::{RealtimeCommandKind, RealtimeModelEvent, RealtimeUsage, Respo
 #[derive(Debug)]
 pub(super) struct SideResponse {
     kind: SideResponseKind,
+    /// The request that is reserved in the budgets.
+    request: Option<CallId>,
     /// The text so far, by item and content part, in the order of arrival.
     texts: Vec<((ItemId, u32), String)>,
     items: BTreeSet<ItemId>,
@@ -42,15 +44,20 @@ impl RealtimeMachine {
     /// Requests a response outside the conversation. Returns false if that is not possible now.
     pub(super) fn request_side_response(&mut self, body: RequestBody) -> bool {
         let now = self.now;
-        self.side_requests.retain(|_, at| now < at.saturating_add(SIDE_REQUEST_TIMEOUT));
+        let is_lost = |at: &Duration| now >= at.saturating_add(SIDE_REQUEST_TIMEOUT);
+        for (command, _) in self.side_requests.extract_if(.., |_, at| is_lost(at)).collect::<Vec<_>>() {
+            let request = self.move_reservation(Some(&command));
+            self.spend_side_response(request, None);
+        }
         let is_ready = self.connection_state == ConnectionState::Connected
             && self.configuration_state == ConfigurationState::Confirmed
             && self.side_requests.len() < MAX_SIDE_RESPONSES;
-        if is_ready {
-            let command = self.send_command(request_command(Some(body)));
-            self.side_requests.insert(command, self.now);
+        if !is_ready || !self.reserve_side_response(&command_id(self.command_count + 1)) {
+            return false;
         }
-        is_ready
+        let command = self.send_command(request_command(Some(body)));
+        self.side_requests.insert(command, self.now);
+        true
     }
 
     /// Returns true if the start of a response was that of a side response.
@@ -79,7 +86,8 @@ impl RealtimeMachine {
         if self.side_responses.len() >= MAX_SIDE_RESPONSES {
             self.side_responses.pop_first();
         }
-        self.side_responses.insert(response.clone(), SideResponse::new(kind));
+        let request = self.move_reservation(requested_by);
+        self.side_responses.insert(response.clone(), SideResponse::new(kind, request));
         if matches!(kind, SideResponseKind::Unconfigured { .. }) {
             self.emit_error(RealtimeError::ResponseUnconfigured { response: response.clone() });
             self.send_command(RealtimeCommandKind::CancelResponse { response: response.clone() });
@@ -169,6 +177,8 @@ impl RealtimeMachine {
         status: ResponseStatus,
         usage: Option<RealtimeUsage>,
     ) {
+        let usage = self.price_usage(usage);
+        self.spend_side_response(side.request, usage.as_ref());
         self.metrics.usage.add(&usage.unwrap_or_else(RealtimeUsage::of_unknown_request));
         match side.kind {
             SideResponseKind::OutOfBand => {
@@ -185,7 +195,10 @@ impl RealtimeMachine {
 
     /// Ends the side responses of a lost connection. They are not requested again.
     pub(super) fn end_side_responses(&mut self) {
-        self.side_requests.clear();
+        for command in std::mem::take(&mut self.side_requests).into_keys() {
+            let request = self.move_reservation(Some(&command));
+            self.spend_side_response(request, None);
+        }
         for (response, side) in std::mem::take(&mut self.side_responses) {
             self.end_side_response(response, side, ResponseStatus::Unknown, None);
         }
@@ -207,8 +220,8 @@ fn response_of(event: &RealtimeModelEvent) -> Option<&ResponseId> {
 }
 
 impl SideResponse {
-    fn new(kind: SideResponseKind) -> Self {
-        Self { kind, texts: Vec::new(), items: BTreeSet::new() }
+    fn new(kind: SideResponseKind, request: Option<CallId>) -> Self {
+        Self { kind, request, texts: Vec::new(), items: BTreeSet::new() }
     }
 
     fn append_text(&mut self, place: (ItemId, u32), text: &str) {

@@ -181,6 +181,7 @@ impl RealtimeMachine {
             },
         );
         self.newest_response = Some(response.clone());
+        self.note_response_start(&response);
         self.emit_event(RealtimeEvent::TurnStarted { response, agent: agent_name });
     }
 
@@ -480,6 +481,9 @@ impl RealtimeMachine {
                 calls.push(call);
             }
         }
+        let usage = self.price_usage(usage);
+        self.spend_response(usage.as_ref());
+        let Some(turn) = self.turns.get_mut(response) else { return };
         turn.metrics.duration = self.now.saturating_sub(turn.started_at);
         turn.metrics.audio_duration = audio;
         turn.metrics.interruption_latency = turn.interrupted_at.map(|at| self.now.saturating_sub(at));
@@ -540,6 +544,8 @@ impl RealtimeMachine {
         let Some(ResponseTurn {
             agent,
             connection,
+            started_at,
+            requested_at,
             metrics,
             end: Some(ResponseEnd { status, usage }),
             is_tripped,
@@ -559,10 +565,14 @@ impl RealtimeMachine {
         }
         self.metrics.record_turn(&metrics, usage.as_ref());
         // Calls that were complete when the end of the response was lost are made.
-        let is_whole = matches!(status, ResponseStatus::Completed | ResponseStatus::Unknown) && !is_tripped;
+        let is_whole = matches!(status, ResponseStatus::Completed | ResponseStatus::Unknown)
+            && !is_tripped
+            && !self.is_finishing();
         let permission = if is_whole { CallPermission::Allowed } else { CallPermission::Denied };
         let agent_name = agent.activation.name.clone();
         let tokens = usage.map(|usage| usage.total);
+        let first_audio = metrics.time_to_first_audio.map(|delay| requested_at.unwrap_or(started_at) + delay);
+        self.note_last_answer(first_audio.map_or(self.now, |at| self.now.max(at + metrics.audio_duration)));
         self.emit_event(RealtimeEvent::TurnEnded {
             response: response.clone(),
             agent: agent_name,

@@ -191,6 +191,10 @@ impl OpenAiRealtime {
 }
 
 impl RealtimeModel for OpenAiRealtime {
+    fn model_name(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
     fn connect<'a>(
         &'a self,
         _: &'a SessionConfiguration,

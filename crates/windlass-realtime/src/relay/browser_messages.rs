@@ -127,6 +127,9 @@ impl BrowserEncoder {
                     "output": { "text": usage.output.text, "audio": usage.output.audio },
                 })),
             }),
+            RealtimeEvent::BudgetReached { budget, .. } => {
+                json!({ "type": "budget_reached", "message": budget.to_string() })
+            }
             RealtimeEvent::ResponseHeld => json!({ "type": "response_held" }),
             RealtimeEvent::OutputTextDelta { item, delta } => {
                 json!({ "type": "text_delta", "item": safe_line(item.as_str()), "role": "assistant",

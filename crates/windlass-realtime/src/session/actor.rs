@@ -9,13 +9,16 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
 use windlass::agent::{Agent, GuardrailResult, ResolvedAgent, SharedReceipts};
+use windlass::core::budget::ReachedBudget;
 use windlass::core::decision::PendingCall;
-use windlass::core::id::RunId;
+use windlass::core::id::{CallId, RunId};
 use windlass::guardrail::OutputGuardrail;
 use windlass::hook::Hook;
+use windlass::price::PriceList;
 use windlass::store::{ApproverSigner, Store};
 
 use super::agent_change::AgentResolution;
+use super::budgeted_requests::{BudgetedRequests, RequestNotice};
 use super::builder::{GuardrailFailurePolicy, ReconnectPolicy, SessionStartError};
 use super::call_runs::{CallBatchRun, RunNotice};
 use super::close::{CloseReport, SessionEndGuard};
@@ -66,6 +69,9 @@ pub(super) struct ActorConfig<C> {
     pub(super) close_timeout: Duration,
     pub(super) reconnect_policy: ReconnectPolicy,
     pub(super) audio_buffer: usize,
+    /// True if the session has a budget.
+    pub(super) has_budget: bool,
+    pub(super) prices: Arc<PriceList>,
 }
 
 impl<C> Default for ActorConfig<C> {
@@ -91,6 +97,8 @@ impl<C> Default for ActorConfig<C> {
             close_timeout: Duration::from_secs(1),
             reconnect_policy: ReconnectPolicy::default(),
             audio_buffer: 256,
+            has_budget: false,
+            prices: PriceList::shipped(),
         }
     }
 }
@@ -138,6 +146,13 @@ pub(super) struct SessionActor<C> {
     pub(super) reconnect_future: Option<ReconnectFuture>,
     /// The times of connection attempts within the window of the reconnect policy.
     pub(super) reconnect_history: ReconnectHistory,
+    /// The run that asks a person for more, with the budget that is reached.
+    pub(super) budget_question: Option<(RunId, ReachedBudget)>,
+    /// The layer of the model requests inside calls, if the session has a budget.
+    pub(super) budgeted_requests: Option<BudgetedRequests>,
+    request_notices: mpsc::UnboundedReceiver<RequestNotice>,
+    /// Model requests inside calls that wait for their reservation.
+    waiting_requests: BTreeMap<CallId, oneshot::Sender<Result<(), ReachedBudget>>>,
     started_at: Instant,
     pub(super) close_reason: Option<CloseReason>,
 }
@@ -147,6 +162,7 @@ enum ActorEvent<C> {
     CloseRequested,
     ConnectionInput(ConnectionInput),
     RunNotice(RunNotice),
+    RequestNotice(RequestNotice),
     CheckFinished(Result<(Id, Vec<GuardrailResult>), tokio::task::JoinError>),
     AgentResolved(Result<AgentResolution<C>, tokio::task::JoinError>),
     SessionRequest(Option<SessionRequest<C>>),
@@ -163,6 +179,12 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         context: SessionContext<C>,
     ) -> Self {
         let (notice_sender, notices) = mpsc::channel(256);
+        let (request_sender, request_notices) = mpsc::unbounded_channel();
+        let budgeted_requests = config.has_budget.then(|| BudgetedRequests {
+            notices: request_sender,
+            prices: config.prices.clone(),
+            count: Arc::default(),
+        });
         Self {
             machine,
             channels,
@@ -184,6 +206,10 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             model_events: None,
             reconnect_future: None,
             reconnect_history: ReconnectHistory::default(),
+            budget_question: None,
+            budgeted_requests,
+            request_notices,
+            waiting_requests: BTreeMap::new(),
             started_at: Instant::now(),
             close_reason: None,
         }
@@ -209,6 +235,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 ActorEvent::ConnectionInput(input) => self.on_connection_input(input),
                 ActorEvent::RunNotice(RunNotice::RecoveryDue { run }) => self.retry_recovery(&run).await,
                 ActorEvent::RunNotice(notice) => self.on_run_notice(notice),
+                ActorEvent::RequestNotice(notice) => self.on_request_notice(notice),
                 ActorEvent::CheckFinished(done) => self.on_check_finished(done),
                 ActorEvent::AgentResolved(done) => self.on_agent_resolved(done),
                 ActorEvent::SessionRequest(Some(request)) => self.handle_request(request),
@@ -236,6 +263,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             model_events,
             outbox,
             notices,
+            request_notices,
             check_tasks,
             resolve_tasks,
             reconnect_future,
@@ -246,6 +274,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             biased;
             () = channels.shared.close_token.cancelled() => ActorEvent::CloseRequested,
             Some(notice) = notices.recv() => ActorEvent::RunNotice(notice),
+            Some(notice) = request_notices.recv() => ActorEvent::RequestNotice(notice),
             Some(done) = check_tasks.join_next_with_id() => ActorEvent::CheckFinished(done),
             Some(done) = resolve_tasks.join_next() => ActorEvent::AgentResolved(done),
             Some(input) = wait_write_failure(outbox) => ActorEvent::ConnectionInput(input),
@@ -254,6 +283,27 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             request = channels.requests.recv() => ActorEvent::SessionRequest(request),
             () = sleep_until_deadline(deadline) => ActorEvent::Tick,
         }
+    }
+
+    fn on_request_notice(&mut self, notice: RequestNotice) {
+        let now = self.elapsed();
+        let machine = self.machine.advance_to(now);
+        match notice {
+            RequestNotice::Reserve { request, estimate, reply } => {
+                machine.queue_model_request(request.clone(), estimate);
+                self.waiting_requests.insert(request, reply);
+            }
+            RequestNotice::Ended { request, usage } => {
+                machine.on_model_request_ended(request.clone(), usage);
+                self.waiting_requests.remove(&request);
+            }
+        }
+    }
+
+    /// Refuses the model requests inside calls that wait for their reservation.
+    pub(super) fn drop_waiting_requests(&mut self) {
+        self.request_notices.close();
+        self.waiting_requests.clear();
     }
 
     pub(super) fn elapsed(&self) -> Duration {
@@ -280,6 +330,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             for effect in effects {
                 match effect {
                     SessionEffect::AppendJournal(_) => {}
+                    // Nothing is sent that the journal does not have.
+                    SessionEffect::SendCommand(_)
+                        if matches!(self.close_reason, Some(CloseReason::JournalFailed(_))) => {}
                     SessionEffect::SendCommand(command) => {
                         let sent = self.outbox.as_ref().map(|outbox| outbox.push_command(command));
                         match sent {
@@ -294,6 +347,16 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                     }
                     SessionEffect::ExecuteCalls(_) => {}
                     SessionEffect::CheckTranscript(check) => self.start_check(check),
+                    SessionEffect::AskForBudget(question) if self.close_reason.is_none() => {
+                        self.ask_for_budget(question).await
+                    }
+                    SessionEffect::AskForBudget(_) => {}
+                    SessionEffect::AdmitModelRequest { request, result } if self.close_reason.is_none() => {
+                        if let Some(reply) = self.waiting_requests.remove(&request) {
+                            let _ = reply.send(result);
+                        }
+                    }
+                    SessionEffect::AdmitModelRequest { .. } => {}
                     SessionEffect::DropConnection(reason) => {
                         self.on_connection_lost(RealtimeConnectionError::new(reason));
                     }
@@ -348,10 +411,16 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
 
     /// Reports to the caller of `connect` or `resume` that the session is ready or could not start.
     fn report_ready(&mut self, deadline: Instant) {
+        let rejected = SessionStartError::ConfigurationRejected;
         let result = match (self.machine.ready_result(), &self.close_reason) {
-            (_, Some(reason)) => Err(format!("the session ended before it was ready: {reason:?}")),
-            (Some(result), None) => result.clone(),
-            (None, None) if Instant::now() >= deadline => Err("no acknowledgement in time".to_owned()),
+            (_, Some(CloseReason::BudgetReached(reached))) => {
+                Err(SessionStartError::BudgetReached(reached.clone()))
+            }
+            (_, Some(reason)) => Err(rejected(format!("the session ended before it was ready: {reason:?}"))),
+            (Some(result), None) => result.clone().map_err(rejected),
+            (None, None) if Instant::now() >= deadline => {
+                Err(rejected("no acknowledgement in time".to_owned()))
+            }
             (None, None) => return,
         };
         let Some(ready) = self.channels.ready_reply.take() else { return };
@@ -360,9 +429,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 self.emit_event(RealtimeEvent::Connected);
                 let _ = ready.send(Ok(()));
             }
-            Err(message) => {
-                self.close_reason.get_or_insert(CloseReason::ConnectionLost(message.clone()));
-                let _ = ready.send(Err(SessionStartError::ConfigurationRejected(message)));
+            Err(error) => {
+                self.close_reason.get_or_insert_with(|| CloseReason::ConnectionLost(error.to_string()));
+                let _ = ready.send(Err(error));
             }
         }
     }

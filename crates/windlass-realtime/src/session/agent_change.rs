@@ -52,7 +52,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             Ok(resolved) => {
                 let number = self.next_activation;
                 self.next_activation += 1;
-                let agent = agent_setup(number, &resolved, &self.context.settings, &self.config.guardrails);
+                let agent = agent_setup(number, &resolved, &self.context.settings, &self.config);
                 self.resolved_agents.insert(number, resolved);
                 self.evict_old_agents();
                 if let Some(reply) = reply {

@@ -7,10 +7,12 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use windlass::agent::{Agent, ResolvedAgent, SharedReceipts};
+use windlass::core::budget::{ReachedBudget, SpendingBudget};
 use windlass::core::decision::PendingCall;
 use windlass::core::id::{AgentName, RunId};
 use windlass::guardrail::OutputGuardrail;
 use windlass::hook::Hook;
+use windlass::price::PriceList;
 use windlass::{
     error::{ConfigError, StoreError},
     store::{ApproverSigner, Store},
@@ -95,6 +97,9 @@ pub enum SessionStartError {
     /// ready.
     #[error("the model did not accept the agent's configuration: {0}")]
     ConfigurationRejected(String),
+    /// A budget of the session was reached before it was resumed.
+    #[error("{0}")]
+    BudgetReached(ReachedBudget),
     /// The session's journal cannot be read.
     #[error("the session's journal cannot be used: {0}")]
     JournalUnreadable(#[source] StoreError),
@@ -310,6 +315,26 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
         self
     }
 
+    /// Sets the budget of the session: for the responses of the model, and for the model requests of agents that calls run.
+    /// Each is reserved in the session's journal before it is sent, so the budget holds when the session is resumed. Time
+    /// is the time that the session is open.
+    ///
+    /// The session requests the responses to the user's speech itself then, and the provider does not speak after a
+    /// silence by itself.
+    pub fn budget(mut self, budget: SpendingBudget) -> Self {
+        self.config.has_budget = !budget.is_unlimited();
+        self.policy.spending.budget = Some(budget).filter(|budget| !budget.is_unlimited());
+        self
+    }
+
+    /// Sets the prices of models, in place of the shipped ones.
+    pub fn prices(mut self, prices: impl Into<Arc<PriceList>>) -> Self {
+        let prices = prices.into();
+        self.config.prices = prices.clone();
+        self.policy.spending.prices = prices;
+        self
+    }
+
     /// Sets the size of each subscriber's event queue. If the queue is full, the oldest audio is dropped first.
     pub fn event_buffer(mut self, size: usize) -> Self {
         self.event_buffer = size.max(1);
@@ -368,10 +393,12 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
             .await
             .map_err(|_| SessionStartError::ResolveTimeout(timeout))??;
         check_agent_tools(&*self.model, &resolved)?;
-        let agent = agent_setup(0, &resolved, &self.settings, &self.config.guardrails);
+        self.policy.spending.model = self.model.model_name().map(str::to_owned);
+        let agent = agent_setup(0, &resolved, &self.settings, &self.config);
         let connection = connect_with_timeout(&*self.model, &agent.configuration, timeout).await?;
 
         let mut machine = RealtimeMachine::new(self.policy, agent, record.history.clone());
+        machine.adopt_spending(&record);
         let unanswered = record.unanswered_item().cloned();
         let mut open = Vec::new();
         for calls in record.calls {
@@ -467,27 +494,33 @@ pub(super) fn check_agent_tools<C: Send + Sync + 'static>(
     Ok(())
 }
 
-/// Prepares a resolved agent for the machine. `guardrails` are those of the session, which apply to every
-/// agent.
+/// Prepares a resolved agent for the machine. The guardrails and the budget of the session apply to every agent.
 pub(super) fn agent_setup<C: Send + Sync + 'static>(
     number: u32,
     resolved: &ResolvedAgent<C>,
     settings: &RealtimeSettings,
-    guardrails: &[OutputGuardrail<C>],
+    config: &ActorConfig<C>,
 ) -> AgentSetup {
     let name = resolved.agent().name().clone();
+    let budget = resolved.agent().spending_budget().cloned();
+    let mut settings = settings.clone();
+    // A response that the provider makes by itself cannot be reserved before.
+    let answers_speech =
+        (config.has_budget || budget.is_some()) && settings.turn_detection.take_over_responses();
     let configuration = SessionConfiguration {
         agent: name.clone(),
         instructions: resolved.instructions().map(str::to_owned),
         tools: resolved.tools().to_vec(),
         handoffs: resolved.handoffs().to_vec(),
         model_settings: resolved.model_settings().clone(),
-        realtime_settings: settings.clone(),
+        realtime_settings: settings,
     };
     AgentSetup {
         activation: AgentActivation { number, name },
         configuration: Arc::new(configuration),
-        has_guardrails: resolved.has_output_guardrails() || !guardrails.is_empty(),
+        has_guardrails: resolved.has_output_guardrails() || !config.guardrails.is_empty(),
         has_ordered_tools: resolved.has_ordered_tools(),
+        budget,
+        answers_speech,
     }
 }

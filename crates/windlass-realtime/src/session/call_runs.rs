@@ -133,6 +133,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         for hook in &self.config.hooks {
             builder = builder.hook(hook.clone());
         }
+        if let Some(layer) = &self.budgeted_requests {
+            builder = builder.prices(layer.prices.clone()).model_layer(layer.clone());
+        }
         let mut stream = builder.stream();
         let cancel = stream.cancel_handle();
         let questions = self.runs.remove(&run).map(|before| before.questions).unwrap_or_default();
@@ -194,6 +197,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             response: response.clone(),
             message,
         }));
+        if self.is_budget_question(run) {
+            return self.end_budget_question(run, 0, "the question could not be asked");
+        }
         let outputs = calls.into_iter().map(|call| (call, output.to_owned())).collect();
         let now = self.elapsed();
         self.machine.advance_to(now).on_outputs(run, outputs, CallBatchStatus::Finished);
@@ -219,6 +225,10 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         if let RunEventKind::CallStarted { call, .. } | RunEventKind::CallSettled { call, .. } = &kind {
             live.questions.mark_answered(call);
         }
+        if self.is_budget_question(run) && !matches!(kind, RunEventKind::CallHeld(_)) {
+            return;
+        }
+        let Some(live) = self.runs.get(run) else { return };
         let Some(agent) =
             self.resolved_agents.get(&live.activation).map(|agent| agent.agent().name().clone())
         else {
@@ -249,6 +259,10 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     fn on_run_ended(&mut self, run: &RunId, outcome: Result<RunResult, RunError>) {
         let now = self.elapsed();
         match outcome {
+            Ok(RunResult::Paused(paused)) if self.is_budget_question(run) => self.on_run_paused(run, paused),
+            Ok(RunResult::Finished(_)) | Err(RunError::Failed(_)) if self.is_budget_question(run) => {
+                self.on_question_answered(run, outcome)
+            }
             Ok(RunResult::Paused(paused)) => {
                 let outputs = call_outputs(&paused.record().run_items());
                 self.machine.advance_to(now).on_outputs(run, outputs, CallBatchStatus::WaitingForDecision);

@@ -80,6 +80,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             | CloseReason::ClosedByProvider
             | CloseReason::ConnectionLost(_)
             | CloseReason::ConfigurationRejected(_)
+            | CloseReason::BudgetReached(_)
             | CloseReason::CallFailed(_) => OpenRunPolicy::Cancel,
         };
         self.settle_runs(policy, &mut report).await;
@@ -117,6 +118,8 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 OpenRunPolicy::Cancel => live.cancel.cancel(),
             }
         }
+        // Requests that wait for the budget wait in vain.
+        self.drop_waiting_requests();
         let until = Instant::now() + self.config.drain_timeout.saturating_add(SETTLE_GRACE);
         while self.runs.values().any(|live| live.is_running) {
             let Ok(Some(notice)) = tokio::time::timeout_at(until, self.notices.recv()).await else { break };

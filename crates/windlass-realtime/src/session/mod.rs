@@ -2,6 +2,8 @@
 
 mod actor;
 mod agent_change;
+mod budget_question;
+mod budgeted_requests;
 mod builder;
 mod call_runs;
 mod close;

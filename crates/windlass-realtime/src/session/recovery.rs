@@ -37,8 +37,7 @@ struct RecoveredRun<C> {
 impl<C: Send + Sync + 'static> SessionActor<C> {
     /// Recovers the runs that an earlier process of this session left unfinished.
     pub(super) async fn recover_runs(&mut self, open: Vec<CallBatchRecord>) {
-        let deadline =
-            Instant::now() + self.config.lease_duration.unwrap_or(DEFAULT_LEASE_DURATION) + LEASE_MARGIN;
+        let deadline = Instant::now() + recovery_time(self.config.lease_duration);
         for record in open {
             self.recover_run(RunRecovery { record, deadline }).await;
         }
@@ -68,7 +67,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         }
     }
 
-    async fn recover_run(&mut self, recovery: RunRecovery) {
+    pub(super) async fn recover_run(&mut self, recovery: RunRecovery) {
         let CallBatchRecord { run, response, agent, calls } = recovery.record.clone();
         let items: Vec<_> = calls.iter().filter_map(RealtimeItem::to_item).map(Arc::new).collect();
         let ids: Vec<CallId> = items.iter().filter_map(|item| call_id(item)).collect();
@@ -140,4 +139,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         self.resolved_agents.insert(number, resolved.clone());
         Ok((number, resolved))
     }
+}
+
+/// Returns the time during which the recovery of a run is tried: the lease of a killed process expires in it.
+pub(super) fn recovery_time(lease_duration: Option<Duration>) -> Duration {
+    lease_duration.unwrap_or(DEFAULT_LEASE_DURATION) + LEASE_MARGIN
 }

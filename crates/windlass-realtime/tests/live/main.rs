@@ -4,6 +4,7 @@
 
 mod agents;
 mod bad_servers;
+mod budgets;
 mod certainty;
 mod defects;
 mod dispatch;

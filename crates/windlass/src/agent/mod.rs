@@ -321,6 +321,11 @@ impl<C: Send + Sync + 'static> Agent<C> {
         self.modify(|agent| agent.budget = Some(budget).filter(|budget| !budget.is_unlimited()))
     }
 
+    /// Returns the budget of the agent.
+    pub fn spending_budget(&self) -> Option<&SpendingBudget> {
+        self.inner.budget.as_ref()
+    }
+
     /// Checks the agent and the agents that it reaches: the schemas of tools, handoffs and outputs, names of agents, and
     /// tools that a model does not support. A run checks the same before anything is recorded; a test or the start of a
     /// program can check it earlier.

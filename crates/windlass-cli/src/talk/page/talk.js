@@ -167,6 +167,9 @@ const handlers = {
   response_held() {
     addNote('The answer waits until you have finished speaking.');
   },
+  budget_reached(message) {
+    addNote(message.message);
+  },
   guardrail_tripped(message) {
     addNote('A guardrail stopped the answer: ' + message.guardrails.join(', '));
   },
