@@ -12,10 +12,13 @@ use opentelemetry::SpanId;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use windlass::core::decision::{Decision, DecisionScope};
+use windlass::fleet::{AgentRegistry, DeployedAgent, RunQueue, RunSubmission, Worker};
 use windlass::guardrail::{ToolGuardrailVerdict, ToolOutputGuardrail};
 use windlass::prelude::*;
 use windlass::store::{SqliteStore, Store};
-use windlass_otel::{OtlpSettings, SpanSender, TraceContent, TracedStore, export_run, trace_id_of_run};
+use windlass_otel::{
+    OtlpSettings, SpanSender, TraceContent, TracedQueue, TracedStore, export_run, trace_id_of_run,
+};
 
 #[derive(Clone, Debug, Default)]
 struct MemoryExporter(Arc<Mutex<Vec<SpanData>>>);
@@ -119,6 +122,30 @@ async fn live_spans_of_two_processes_are_the_spans_of_the_replayed_journal() {
     assert!(!first.is_empty() && !second.is_empty(), "both processes send spans");
     let mut live = [first, second].concat();
     live.sort_by_key(|span| span.span_context.span_id().to_bytes());
+    assert_eq!(live, replayed_spans(&path, TraceContent::LeftOut).await);
+}
+
+/// A worker writes through its queue: the queue must trace every append, not only those of an ordinary store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_sends_the_spans_of_the_runs_that_a_worker_drives() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.db");
+    let exporter = MemoryExporter::default();
+    let inner = Arc::new(SqliteStore::open(&path).unwrap());
+    let queue = Arc::new(TracedQueue::new(inner, SpanSender::start(exporter.clone())));
+    let store: Arc<dyn RunQueue> = queue.clone();
+    let model = ScriptedModel::new([
+        ScriptedResponse::call("c1", "read_balance", json!({ "account": "7" })),
+        ScriptedResponse::text("There is none."),
+    ]);
+    let agent = Agent::new("office").model(model).tool(read_balance);
+    let submission = RunSubmission::new("run-1", "office", "How much is left?");
+    store.submit_run(&submission, Default::default()).await.unwrap();
+    let agents = AgentRegistry::new().deploy(DeployedAgent::new(agent));
+    Worker::new(store, agents).run_until_idle().await.unwrap();
+    queue.flush().await;
+    let live = exporter.spans();
+    assert!(live.iter().any(|span| span.name == "execute_tool read_balance"), "{live:?}");
     assert_eq!(live, replayed_spans(&path, TraceContent::LeftOut).await);
 }
 
