@@ -15,7 +15,7 @@ use windlass::store::{
     ApproverPolicy, ApproverSigner, DecisionReview, RunQuery, SqliteStore, post_signed_decision,
 };
 use windlass_server::{
-    AccessPolicy, AccessRole, AgentServer, ServerError, ServerLimits, TokenDigest, TrustedProxy,
+    AccessPolicy, AccessRole, AgentServer, CallPreview, ServerError, ServerLimits, TokenDigest, TrustedProxy,
 };
 
 fn people() -> AccessPolicy {
@@ -321,6 +321,35 @@ async fn a_decision_over_http_does_not_count_in_a_store_with_approvers() {
     });
     assert_eq!(anna.post("/v1/runs/rejected/decisions", &body).await.0, 200);
     anna.wait_for("rejected", "finished").await;
+}
+
+/// The preview of a change reads the file that the arguments name.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_approve_sees_no_call_with_arguments_of_their_own() {
+    let previewed = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = previewed.clone();
+    let server = TestServer::start_with(|server| {
+        server.access(people()).preview(Arc::new(move |_, call| {
+            seen.lock().unwrap().push(call.arguments.clone());
+            let lines = vec![format!("+{}", call.arguments)];
+            Some(CallPreview { title: "changes a file".to_owned(), is_refused: false, lines })
+        }))
+    })
+    .await;
+    let [vera, rob, anna, root] =
+        ["vera", "rob", "anna", "root"].map(|name| server.client_with(&format!("{name}-token")));
+    let start = json!({ "run": "notes", "agent": "clerk", "input": "write the notes" });
+    assert_eq!(root.post("/v1/runs", &start).await.0, 201);
+    anna.wait_for("notes", "paused").await;
+    let call = anna.get("/v1/runs/notes").await.1["pending"][0]["call"].clone();
+    let asked = json!({ "call": call, "arguments": { "path": ".env", "text": "" } });
+    for person in [&vera, &rob] {
+        assert_eq!(person.post("/v1/runs/notes/review", &json!({ "call": call })).await.0, 200);
+        let (code, refused) = person.post("/v1/runs/notes/review", &asked).await;
+        assert_eq!((code, &refused["error"]["code"]), (403, &json!("missing_right")), "{refused}");
+    }
+    assert!(!previewed.lock().unwrap().iter().any(|arguments| arguments.contains(".env")));
+    assert_eq!(anna.post("/v1/runs/notes/review", &asked).await.0, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

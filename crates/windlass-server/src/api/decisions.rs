@@ -214,17 +214,22 @@ pub(super) async fn review(
     sheet_of(&state, &person, &run, body).await.map(Json)
 }
 
-/// Returns a call as it is displayed.
+/// Returns a call as it is displayed. Who sees it with other arguments could also approve it so: the preview of a change
+/// reads what the arguments name.
 pub(crate) async fn sheet_of(
     state: &ServerState,
     person: &PersonIdentity,
     run: &str,
     body: ReviewBody,
 ) -> Result<InboxItem, ApiError> {
-    let (id, agent) = find_viewable_run(state, person, run, AccessRole::View).await?;
+    let role = if body.arguments.is_some() { AccessRole::Approve } else { AccessRole::View };
+    let (id, agent) = find_viewable_run(state, person, run, role).await?;
     let paused = load_paused(&*state.queue, &id).await?;
     let mut pending = find_call(&paused, &CallPath::from(body.call.as_str()))?;
     if let Some(arguments) = body.arguments {
+        if !person.may(AccessRole::Approve, &pending.agent) {
+            return Err(ApiError::forbidden("missing_right", "you lack the right `approve` for this agent"));
+        }
         pending.arguments = canonical_json(&Value::Object(arguments));
     }
     Ok(item_of(state, &paused, &id, &agent, pending))

@@ -2,6 +2,7 @@
 //!
 //! A request without answers is a new run. One with answers (`resume`) decides about the calls of the interrupts, in the name
 //! of the authenticated person and bound to the sheet that the interrupt carried, and goes on with the events of that run.
+//! Edited arguments are another sheet: the answer to an edit is an interrupt with that sheet, and its approval is the decision.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use windlass::core::canonical::Digest;
-use windlass::core::id::RunId;
+use windlass::core::id::{CallPath, RunId};
 use windlass::fleet::RunSubmission;
 use windlass::store::load_paused;
 
@@ -74,6 +75,9 @@ struct InterruptTarget {
     attempt: u32,
     displayed: String,
     reason: String,
+    /// Edited arguments, if they were displayed in place of the model's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    arguments: Option<Map<String, Value>>,
 }
 
 impl InterruptTarget {
@@ -104,7 +108,7 @@ pub(super) async fn run_agent(
     JsonBody(input): JsonBody<RunAgentInput>,
 ) -> Result<Response, ApiError> {
     let permit = StreamPermit::acquire(&state, &person)?;
-    let (run, reader) = match &input.resume {
+    let (run, source) = match &input.resume {
         Some(entries) if !entries.is_empty() => answer_interrupts(&state, &person, entries).await?,
         _ => start_run(&state, &person, agent, &input).await?,
     };
@@ -118,11 +122,24 @@ pub(super) async fn run_agent(
         message_count: 0,
         is_done: false,
     };
-    let events = stream::unfold((reader, writer, true), |(mut reader, mut writer, is_first)| async move {
-        let events = if is_first { writer.start() } else { writer.next_events(&mut reader).await? };
-        Some((stream::iter(events), (reader, writer, false)))
+    let events = stream::unfold((source, writer, true), |(mut source, mut writer, is_first)| async move {
+        let events = match &mut source {
+            _ if is_first => writer.start(),
+            _ if writer.is_done => return None,
+            EventSource::Run(reader) => writer.next_events(reader).await?,
+            EventSource::Review(interrupts) => writer.interrupt_run(std::mem::take(interrupts)),
+        };
+        Some((stream::iter(events), (source, writer, false)))
     });
     Ok(stream_response(&state, permit, events.flatten()))
+}
+
+/// The source of the events of a request.
+enum EventSource {
+    /// The records and texts of the run.
+    Run(TextReader),
+    /// Calls with edited arguments, to be displayed before they are decided about. Nothing was decided.
+    Review(Vec<Value>),
 }
 
 /// Starts a run. The same thread and run of the same person start nothing twice.
@@ -131,7 +148,7 @@ async fn start_run(
     person: &PersonIdentity,
     agent: String,
     input: &RunAgentInput,
-) -> Result<(RunId, TextReader), ApiError> {
+) -> Result<(RunId, EventSource), ApiError> {
     let mut items = Vec::new();
     for message in &input.messages {
         // The client has the results of the agent's tools and its activities in its history; the agent's texts tell of them.
@@ -149,15 +166,16 @@ async fn start_run(
     let reader = TextReader::new(state, &run);
     let submission = RunSubmission::new(run.clone(), agent, items).tenant(person.name.clone());
     start_submission(state, person, &submission).await?;
-    Ok((run, reader))
+    Ok((run, EventSource::Run(reader)))
 }
 
-/// Posts the answers to interrupts, which are of one run, and reads the run from there.
+/// Posts the answers to interrupts, which are of one run, and reads the run from there. If one of them edits arguments that
+/// nobody has seen displayed, nothing is posted, and all calls are displayed again, with those arguments.
 async fn answer_interrupts(
     state: &Arc<ServerState>,
     person: &PersonIdentity,
     entries: &[ResumeEntry],
-) -> Result<(RunId, TextReader), ApiError> {
+) -> Result<(RunId, EventSource), ApiError> {
     let unknown = || ApiError::invalid("`interruptId` is not of this server");
     let mut answers = Vec::new();
     for entry in entries {
@@ -170,22 +188,32 @@ async fn answer_interrupts(
         return Err(ApiError::invalid("the interrupts are of several runs"));
     }
     let (id, _) = find_viewable_run(state, person, &run, AccessRole::Approve).await?;
+    let is_unseen = |(target, decision): &(InterruptTarget, DecisionInput)| match decision {
+        DecisionInput::ApproveEdited { arguments } => target.arguments.as_ref() != Some(arguments),
+        _ => false,
+    };
+    if answers.iter().any(is_unseen) {
+        let mut interrupts = Vec::new();
+        for (target, decision) in answers {
+            let arguments = match decision {
+                DecisionInput::ApproveEdited { arguments } => Some(arguments),
+                _ => target.arguments,
+            };
+            let path = CallPath::from(target.call.as_str());
+            let body = ReviewBody { call: target.call, arguments: arguments.clone() };
+            let item = sheet_of(state, person, &run, body).await?;
+            interrupts.push(interrupt(&item, &path, arguments));
+        }
+        return Ok((id, EventSource::Review(interrupts)));
+    }
     let records = load_paused(&*state.queue, &id).await?.record().record_count();
     let reader = TextReader::from_record(state, &id, records);
     for (target, decision) in answers {
         let InterruptTarget { call, attempt, displayed, .. } = target;
-        // Edited arguments are another sheet, which the person who edits them has displayed.
-        let displayed = match &decision {
-            DecisionInput::ApproveEdited { arguments } => {
-                let body = ReviewBody { call: call.clone(), arguments: Some(arguments.clone()) };
-                sheet_of(state, person, &run, body).await?.sheet.digest
-            }
-            _ => displayed,
-        };
         let body = DecisionBody { call, attempt, displayed, decision, for_run: false };
         decide_call(state, person, &run, body).await?;
     }
-    Ok((id, reader))
+    Ok((id, EventSource::Run(reader)))
 }
 
 /// Reads the answer to an interrupt.
@@ -213,7 +241,10 @@ fn read_answer(target: &InterruptTarget, entry: &ResumeEntry) -> Result<Decision
             (Some(true), Value::Object(arguments)) => {
                 Ok(DecisionInput::ApproveEdited { arguments: arguments.clone() })
             }
-            (Some(true), _) => Ok(DecisionInput::Approve {}),
+            (Some(true), _) => Ok(match target.arguments.clone() {
+                Some(arguments) => DecisionInput::ApproveEdited { arguments },
+                None => DecisionInput::Approve {},
+            }),
             (Some(false), _) => Ok(DecisionInput::Reject { message }),
             (None, _) => Err(ApiError::invalid("`approved` is true or false")),
         },
@@ -308,17 +339,21 @@ impl AgUiWriter {
         if may_pause {
             match self.interrupts().await {
                 Ok(interrupts) if interrupts.is_empty() => {}
-                Ok(interrupts) => {
-                    self.is_done = true;
-                    events.extend(self.close_message());
-                    let mut data = json!({ "type": "RUN_FINISHED",
-                        "outcome": { "type": "interrupt", "interrupts": interrupts } });
-                    self.add_ids(&mut data);
-                    events.push(event(&data));
-                }
+                Ok(interrupts) => events.extend(self.interrupt_run(interrupts)),
                 Err(error) => events.extend(self.fail(&error.message, error.code)),
             }
         }
+        events
+    }
+
+    /// Ends the stream with calls that wait for a person.
+    fn interrupt_run(&mut self, interrupts: Vec<Value>) -> Vec<Event> {
+        self.is_done = true;
+        let mut events = self.close_message();
+        let mut data = json!({ "type": "RUN_FINISHED",
+            "outcome": { "type": "interrupt", "interrupts": interrupts } });
+        self.add_ids(&mut data);
+        events.push(event(&data));
         events
     }
 
@@ -332,9 +367,7 @@ impl AgUiWriter {
         for pending in paused.pending_calls().into_iter().filter(|pending| pending.posted.is_none()) {
             let body = ReviewBody { call: pending.path.to_string(), arguments: None };
             let item = sheet_of(&self.state, &self.person, self.run.as_str(), body).await?;
-            let tool_call =
-                pending.path.parent_calls().is_empty().then(|| pending.call().as_str().to_owned());
-            interrupts.push(interrupt(&item, tool_call));
+            interrupts.push(interrupt(&item, &pending.path, None));
         }
         Ok(interrupts)
     }
@@ -381,14 +414,16 @@ fn output_text(output: &Value) -> String {
     }
 }
 
-/// Describes a call that waits.
-fn interrupt(item: &InboxItem, tool_call: Option<String>) -> Value {
+/// Describes a call that waits, with edited arguments if they are displayed.
+fn interrupt(item: &InboxItem, path: &CallPath, arguments: Option<Map<String, Value>>) -> Value {
+    let tool_call = path.parent_calls().is_empty().then(|| path.call().as_str().to_owned());
     let target = InterruptTarget {
         run: item.run.clone(),
         call: item.call.clone(),
         attempt: item.attempt,
         displayed: item.sheet.digest.clone(),
         reason: item.reason.clone(),
+        arguments,
     };
     let (reason, schema) = match item.reason.as_str() {
         "question" => ("input_required", item.answer_schema.clone()),

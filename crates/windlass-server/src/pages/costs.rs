@@ -7,14 +7,19 @@ use windlass::core::usage::Usage;
 use windlass::price::PriceList;
 
 use super::markup::{line, number, query_text};
+use crate::server::wall_clock_now;
 use crate::spending::{SpendingReport, date_of_day};
 
 /// Number of rows of a table.
 const SHOWN_ROWS: usize = 50;
 /// Height of the chart in the units of its view box.
 const CHART_HEIGHT: f64 = 120.0;
-/// Width of a day in the units of the view box.
-const DAY_WIDTH: f64 = 20.0;
+/// Width of the chart in the units of its view box.
+const CHART_WIDTH: f64 = 900.0;
+/// Widest and narrowest bar of a day.
+const DAY_WIDTHS: (f64, f64) = (2.0, 60.0);
+/// Milliseconds of a day.
+const DAY_MS: u64 = 86_400_000;
 
 /// Renders the costs of the last days.
 pub(super) fn costs(report: &SpendingReport, days: u32, prices: &PriceList) -> Markup {
@@ -33,7 +38,7 @@ pub(super) fn costs(report: &SpendingReport, days: u32, prices: &PriceList) -> M
             @if report.unread_runs > 0 { p.problem role="alert" data-live="costs" { (number(report.unread_runs as u64)) " more runs are being read. Their costs are not in these sums yet." } }
             p.dim { "Prices in " (prices.currency) " of " (prices.as_of) ": " (prices.source) "." }
         }
-        section.panel { h2 { "By day" } @if report.days.is_empty() { p.dim { "No model was asked." } } @else { (day_chart(&report.days)) } }
+        section.panel { h2 { "By day" } @if report.days.is_empty() { p.dim { "No model was asked." } } @else { (day_chart(&report.days, days)) } }
         (table("By model", "model", &report.models, None))
         (table("By agent", "agent", &report.agents, Some("/runs?agent=")))
         (table("By run", "run", &report.runs, Some("/runs/")))
@@ -50,15 +55,24 @@ fn weight(usage: &Usage) -> (u64, u64) {
     (usage.cost_nanos, usage.total_tokens())
 }
 
-fn day_chart(days: &BTreeMap<u64, Usage>) -> Markup {
-    let (first, last) =
-        (days.keys().next().copied().unwrap_or(0), days.keys().next_back().copied().unwrap_or(0));
+/// Draws the chosen days up to today, those without a request too.
+fn day_chart(days: &BTreeMap<u64, Usage>, chosen: u32) -> Markup {
+    let today = wall_clock_now().0 / DAY_MS;
+    let last = days.keys().next_back().copied().unwrap_or(today).max(today);
+    let asked = last.saturating_sub(u64::from(chosen.saturating_sub(1)));
+    let first = days.keys().next().copied().unwrap_or(asked).min(asked);
     let has_cost = days.values().any(|usage| usage.cost_nanos > 0);
     let value = |usage: &Usage| if has_cost { usage.cost_nanos } else { usage.total_tokens() };
     let most = days.values().map(value).max().unwrap_or(0).max(1);
-    let width = (last - first + 1) as f64 * DAY_WIDTH;
+    let day_width = (CHART_WIDTH / (last - first + 1) as f64).clamp(DAY_WIDTHS.0, DAY_WIDTHS.1);
+    let width = (last - first + 1) as f64 * day_width;
+    let gap = day_width / 8.0;
+    let most_text = match has_cost {
+        true => format!("${:.4}", most as f64 / 1e9),
+        false => format!("{} tokens", number(most)),
+    };
     let label = format!(
-        "{} by day, from {} to {}",
+        "{} by day, from {} to {}; the highest bar is {most_text}",
         if has_cost { "Cost" } else { "Tokens" },
         date_of_day(first),
         date_of_day(last)
@@ -68,12 +82,14 @@ fn day_chart(days: &BTreeMap<u64, Usage>) -> Markup {
             svg.chart viewBox={ "0 0 " (width) " " (CHART_HEIGHT) } height=(CHART_HEIGHT) role="img" aria-label=(label) preserveAspectRatio="xMinYMax meet" {
                 @for (day, usage) in days {
                     @let height = (value(usage) as f64 / most as f64 * (CHART_HEIGHT - 2.0)).max(1.0);
-                    rect.bar x=((day - first) as f64 * DAY_WIDTH + 2.0) y=(CHART_HEIGHT - height) width=(DAY_WIDTH - 4.0) height=(height) {
+                    rect.bar x=((day - first) as f64 * day_width + gap) y=(CHART_HEIGHT - height) width=(day_width - 2.0 * gap) height=(height) {
                         title { (date_of_day(*day)) ": " (cost(usage)) ", " (number(usage.total_tokens())) " tokens" }
                     }
                 }
+                line.axis x1="0" x2=(width) y1=(CHART_HEIGHT) y2=(CHART_HEIGHT) {}
             }
         }
+        p.dim aria-hidden="true" { (label) }
         table.list {
             thead { tr { th scope="col" { "day" } th.num scope="col" { "tokens" } th scope="col" { "cost" } } }
             tbody { @for (day, usage) in days.iter().rev().take(SHOWN_ROWS) {

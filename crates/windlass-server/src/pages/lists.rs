@@ -57,18 +57,18 @@ pub(super) fn runs(
         }
         section.panel data-live="runs" {
             @if page.runs.is_empty() { p.dim { "No run matches." } } @else {
-                div.wide tabindex="0" role="region" aria-label="Runs" { table.list {
+                div.wide tabindex="0" role="region" aria-label="Runs" { table.list.runs {
                     thead { tr { th scope="col" { "state" } th scope="col" { "run" } th scope="col" { "agent" } th scope="col" { "began" } th scope="col" { "changed" } th.num scope="col" { "records" } th.num scope="col" { "tokens" } th.num scope="col" { "cost" } } }
                     tbody {
                         @for (run, usage) in page.runs.iter().zip(usages) {
                             tr {
-                                td { span class={ "status " (status_tone(&run.status)) } { (status_word(&run.status)) } }
-                                td { a.mono href={ "/runs/" (query_text(&run.run)) } { (line(&run.run)) } }
+                                td.state { span class={ "status " (status_tone(&run.status)) } { (status_word(&run.status)) } }
+                                td.name { a.mono href={ "/runs/" (query_text(&run.run)) } { (line(&run.run)) } }
                                 td { (line(&run.agent)) }
-                                td { (time(run.created_at)) }
+                                td.more { (time(run.created_at)) }
                                 td { (time(run.updated_at)) }
-                                td.num { (number(run.records)) }
-                                td.num { (number(usage.total_tokens())) }
+                                td.num.more { (number(run.records)) }
+                                td.num.more { (number(usage.total_tokens())) }
                                 td.num { (usage.describe_cost().unwrap_or_else(|| "–".to_owned())) }
                             }
                         }
@@ -92,7 +92,7 @@ pub(super) fn fleet(fleet: &FleetSummary, agents: &AgentCatalogue, person: &Pers
         section.panel {
             h2 { "Workers" }
             @if fleet.workers.is_empty() { p.dim { "No worker is registered: no run moves." } }
-            ul.plain { @for worker in &fleet.workers { li { span.mono { (line(&worker.name)) } " " span.dim { "beat " (worker.beat) ", " (time(worker.renewed_at)) } } } }
+            ul.plain { @for worker in &fleet.workers { li { b title=(worker.name) { (line(&worker_label(&worker.name))) } " " span.dim { "beat " (worker.beat) ", " (time(worker.renewed_at)) } } } }
         }
         section.panel {
             h2 { "Agents of this server" }
@@ -108,7 +108,7 @@ pub(super) fn fleet(fleet: &FleetSummary, agents: &AgentCatalogue, person: &Pers
             h2 { "Queue" }
             @if fleet.queue.is_empty() { p.dim { "Nothing is queued." } } @else {
                 div.wide tabindex="0" role="region" aria-label="Queue" { table.list {
-                    thead { tr { th scope="col" { "state" } th scope="col" { "run" } th scope="col" { "agent" } th scope="col" { "attempts" } th scope="col" { "reason" } } }
+                    thead { tr { th scope="col" { "state" } th scope="col" { "run" } th scope="col" { "agent" } th.num scope="col" { "attempts" } th scope="col" { "reason" } } }
                     tbody { @for queued in &fleet.queue {
                         tr {
                             td { span class={ "status " (if queued.queue.state == "dead_letter" { "bad" } else { "quiet" }) } { (queued.queue.state.replace('_', " ")) } }
@@ -122,6 +122,19 @@ pub(super) fn fleet(fleet: &FleetSummary, agents: &AgentCatalogue, person: &Pers
                 } }
             }
         }
+    }
+}
+
+/// Returns the name of a worker for people: its process and its machine. The whole name is shown on demand.
+fn worker_label(name: &str) -> String {
+    let parts = name
+        .split_once('@')
+        .and_then(|(process, place)| Some((process.split_once('-')?.0, place.split_once('/')?.0)));
+    match parts {
+        Some((process, machine)) if process.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("process {process} on {machine}")
+        }
+        _ => name.to_owned(),
     }
 }
 

@@ -195,6 +195,8 @@ fn relative_text(at: u64) -> String {
     let now = wall_clock_now().0;
     match now.checked_sub(at) {
         Some(ago) if ago < 5_000 => "just now".to_owned(),
+        // Nobody reads tenths of an age.
+        Some(ago) if ago < 60_000 => format!("{} s ago", ago / 1_000),
         Some(ago) => format!("{} ago", duration(ago)),
         None => format!("in {}", duration(at - now)),
     }

@@ -50,10 +50,11 @@ struct LaneBar {
     class: &'static str,
 }
 
-/// Renders the timeline of rows. `base` is the address of the run; `is_now` says that open bars last until now.
+/// Renders the timeline of rows. `base` is the address of the run; `is_now` says that open bars last until now. Those of an
+/// earlier record last until the latest moment that the rows know of.
 pub(super) fn timeline(rows: &[RunRow], base: &str, is_now: bool) -> Markup {
     let now = wall_clock_now().0;
-    let last = if is_now { now } else { rows.iter().map(|row| row.at).max().unwrap_or(now) };
+    let last = if is_now { now } else { rows.iter().map(latest_moment).max().unwrap_or(now) };
     let bars: Vec<Vec<LaneBar>> = rows.iter().map(|row| bars_of(row, last.max(row.at))).collect();
     let mut moments: Vec<u64> = rows.iter().map(|row| row.at).collect();
     moments.extend(bars.iter().flatten().flat_map(|bar| [bar.from, bar.to]));
@@ -68,6 +69,15 @@ pub(super) fn timeline(rows: &[RunRow], base: &str, is_now: bool) -> Markup {
             span.dim { "long times are compressed" }
         }
     }
+}
+
+/// Returns the latest moment of a row.
+fn latest_moment(row: &RunRow) -> u64 {
+    let spans = match &row.kind {
+        RowKind::Call(call) => call.spans.as_slice(),
+        _ => &[],
+    };
+    spans.iter().map(|span| span.to.unwrap_or(span.from)).fold(row.at, u64::max)
 }
 
 fn bars_of(row: &RunRow, open_end: u64) -> Vec<LaneBar> {

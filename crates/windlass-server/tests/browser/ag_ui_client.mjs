@@ -53,7 +53,17 @@ const refused = await run(rejecting, { resume: [{ interruptId: pirates.id, statu
 assert.ok(refused.results.some(text => text.includes("pirates")));
 const editing = newAgent("clerk", "pay Pilots");
 const [pilots] = (await run(editing)).interrupts;
-const edited = await run(editing, { resume: [{ interruptId: pilots.id, status: "resolved", payload: { approved: true, arguments: { to: "Pilots", euros: 7, invoice: "P" } } }] });
+// Edited arguments are displayed before they are approved: what is recorded is the digest of the sheet that was sent.
+const changed = { approved: true, arguments: { to: "Pilots", euros: 7, invoice: "P" } };
+const review = await run(editing, { resume: [{ interruptId: pilots.id, status: "resolved", payload: changed }] });
+const [changedAsk] = review.interrupts;
+const { run: editedRun, sheet } = changedAsk.metadata.windlass;
+assert.deepEqual(sheet.arguments.find(one => one.name === "euros").lines, ["7"]);
+assert.notEqual(sheet.digest, pilots.metadata.windlass.sheet.digest);
+const records = async () => (await (await fetch(`${base}/v1/runs/${editedRun}/records?limit=500`)).json()).records;
+assert.ok(!JSON.stringify(await records()).includes("approve_edited"), "nothing is decided by an edit alone");
+const edited = await run(editing, { resume: [{ interruptId: changedAsk.id, status: "resolved", payload: { approved: true } }] });
+assert.ok(JSON.stringify(await records()).includes(sheet.digest), "the digest of what was displayed is recorded");
 assert.ok(edited.results.some(text => text.includes("paid 7 euros")), JSON.stringify(edited));
 const asking = newAgent("clerk", "ask me");
 const [question] = (await run(asking)).interrupts;

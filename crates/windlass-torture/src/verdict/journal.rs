@@ -25,8 +25,6 @@ pub(super) struct JournalCall {
     pub(super) first_epoch: u64,
     /// The decisions that the journal has, oldest first: true if it approves.
     pub(super) approvals: Vec<bool>,
-    /// The last answer that the journal has.
-    pub(super) answer: Option<Value>,
     /// Status of the settlement.
     pub(super) status: Option<CallStatus>,
     /// Output of the settlement.
@@ -87,8 +85,8 @@ impl RunJournal {
                     Decision::Reject { .. } => call.approvals.push(false),
                     Decision::ConfirmExecuted { .. }
                     | Decision::ConfirmNotExecuted
-                    | Decision::OutcomeUnknown => {}
-                    Decision::Answer { value } => call.answer = Some(value.clone()),
+                    | Decision::OutcomeUnknown
+                    | Decision::Answer { .. } => {}
                 }
             }
             JournalEntry::CallSettled(settled) => {
