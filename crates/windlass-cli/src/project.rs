@@ -233,12 +233,15 @@ impl CliProject {
         if self.store_place.may_exist() {
             return Ok(());
         }
-        Err(CliError::not_found(format!("no runs found for the project `{}`", self.folder.display())).with_hint(
-            format!(
-                "`windlass run` starts the first run, and makes {}; use -C for another project or --store for another file",
-                self.store_place
-            ),
-        ))
+        let first = match self.folder.join(AGENT_FILE).is_file() {
+            true => "`windlass run` starts the first run",
+            false => "`windlass init` makes this folder an agent, and `windlass run` starts the first run",
+        };
+        let place = &self.store_place;
+        Err(CliError::not_found(format!("no runs found for the project `{}`", self.folder.display()))
+            .with_hint(format!(
+                "{first}, which makes {place}; use -C for another project or --store for another file"
+            )))
     }
 
     /// Deletes the store of a demonstration, so that it can start anew.

@@ -56,6 +56,10 @@ fn list_providers(
             continue;
         }
         let state = match is_configured {
+            // No server was asked, and one on this machine may not run.
+            true if base_url.as_deref().is_some_and(is_on_this_machine) => {
+                paint(TextStyle::Faint, "ready if its server runs")
+            }
             true => paint(TextStyle::Success, "ready"),
             false => paint(TextStyle::Faint, format!("needs {}", missing.join(" and "))),
         };
@@ -74,4 +78,9 @@ fn list_providers(
 fn list_providers(_: Option<&str>, _: &ProviderSpecs, _: &Terminal) -> Result<CommandExit, CliError> {
     Err(CliError::new("this windlass was built without network models")
         .with_hint("build it with `--features models`"))
+}
+
+#[cfg(feature = "models")]
+fn is_on_this_machine(base_url: &str) -> bool {
+    ["://127.0.0.1", "://localhost", "://[::1]"].iter().any(|host| base_url.contains(host))
 }
