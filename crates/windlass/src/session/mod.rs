@@ -8,6 +8,7 @@ mod repair;
 mod run_session;
 mod session_hold;
 mod session_lease;
+mod session_wrapper;
 mod store_sessions;
 
 pub use compaction::{CompactionPolicy, CompactionResult, SummaryFunction};
@@ -16,6 +17,7 @@ pub use repair::{RepairedTranscript, repair_transcript};
 
 pub(crate) use run_session::{RunSession, SessionHold};
 pub(crate) use session_hold::{ForeignSessionHold, SessionWait};
+pub(crate) use session_wrapper::SessionWrapper;
 
 use std::fmt;
 use std::sync::Arc;
