@@ -20,6 +20,7 @@ mod blocking_reader;
 mod convert;
 mod database;
 mod decisions;
+mod deltas;
 mod history;
 mod place;
 mod queue;
@@ -40,7 +41,7 @@ use std::sync::Arc;
 use tokio_postgres::Config;
 use windlass::core::authenticity::MacKeyring;
 use windlass::error::StoreError;
-use windlass::store::{ApproverPolicy, RestoreReport, mark_restored};
+use windlass::store::{ApproverPolicy, FollowerRegistry, RestoreReport, mark_restored};
 
 use crate::append::AppendQueue;
 use crate::blocking_reader::BlockingReader;
@@ -67,6 +68,7 @@ pub struct PostgresStore {
     mac_keys: Option<Arc<MacKeyring>>,
     approvers: Option<Arc<ApproverPolicy>>,
     work_hint: WorkHint,
+    followers: FollowerRegistry,
 }
 
 /// The settings of a store.
@@ -160,6 +162,7 @@ impl PostgresStore {
             mac_keys: None,
             approvers: None,
             work_hint,
+            followers: FollowerRegistry::for_all_processes(),
         })
     }
 

@@ -302,7 +302,15 @@ pub(crate) async fn forget_run(
         OR EXISTS (SELECT 1 FROM @items WHERE position(convert_to('/' || a.name, 'UTF8') IN body) > 0)))";
     db.run(delete, &[run.as_str().into(), id.into()]).await?;
     history::release_history(db, id).await?;
-    for table in ["snapshots", "snapshot_segments", "withheld_outputs", "inbox", "taken_decisions", "lines"] {
+    for table in [
+        "snapshots",
+        "snapshot_segments",
+        "withheld_outputs",
+        "live_deltas",
+        "inbox",
+        "taken_decisions",
+        "lines",
+    ] {
         db.run(&format!("DELETE FROM @{table} WHERE run = $1"), &[id.into()]).await?;
     }
     db.run("DELETE FROM @runs WHERE id = $1", &[id.into()]).await?;

@@ -5,7 +5,7 @@ use windlass::error::{StoreError, StoreErrorKind};
 use crate::database::{Database, DbConnection, PgError, transact};
 
 /// Version of the tables that this crate writes.
-const SCHEMA_VERSION: i64 = 4;
+const SCHEMA_VERSION: i64 = 5;
 
 /// Key of the advisory lock under which tables are created and migrated.
 const MIGRATION_LOCK: i64 = 0x574E_444C;
@@ -157,7 +157,7 @@ const TABLES: &str = r#"
 "#;
 
 /// Changes of the tables, each from the version before it: the first makes version 2.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     r#"
     CREATE TABLE @schedules (
         name text COLLATE "C" PRIMARY KEY,
@@ -180,6 +180,20 @@ const MIGRATIONS: [&str; 3] = [
     CREATE INDEX runs_by_session ON @runs (session, created DESC, name DESC) WHERE session IS NOT NULL;
     CREATE INDEX queue_open ON @queue (run) WHERE state <> 'ended';
     ALTER TABLE @store ADD COLUMN place text;
+"#,
+    r#"
+    CREATE TABLE @followers (
+        name text COLLATE "C" PRIMARY KEY,
+        beat bigint NOT NULL,
+        runs bytea NOT NULL
+    );
+    CREATE TABLE @live_deltas (
+        run bigint NOT NULL,
+        epoch bigint NOT NULL,
+        number bigint NOT NULL,
+        body bytea NOT NULL,
+        PRIMARY KEY (run, epoch, number)
+    );
 "#,
 ];
 

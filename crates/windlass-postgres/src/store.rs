@@ -9,7 +9,7 @@ use windlass::core::item::{Item, OutputContent};
 use windlass::core::journal::{HistoryReference, JournalLine};
 use windlass::session::SessionStore;
 use windlass::store::{
-    ApproverPolicy, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
+    ApproverPolicy, DeltaStore, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
     ReceiptClaim, ReceiptKey, ReceiptWrite, RunQuery, RunStatus, SessionHolder, SnapshotSegments, Store,
     StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
@@ -28,6 +28,10 @@ impl Store for PostgresStore {
 
     fn approvers(&self) -> Option<&Arc<ApproverPolicy>> {
         self.approvers.as_ref()
+    }
+
+    fn deltas(&self) -> Option<&dyn DeltaStore> {
+        Some(self)
     }
 
     fn create_run<'a>(

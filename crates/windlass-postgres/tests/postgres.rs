@@ -3,6 +3,9 @@
 #![cfg(unix)]
 #![allow(clippy::expect_used)]
 
+#[path = "../../windlass/tests/followed_text/mod.rs"]
+mod followed_text;
+mod network_cut;
 mod pooler;
 #[allow(dead_code, reason = "the tests of the command use the rest")]
 mod server;
@@ -24,10 +27,11 @@ use windlass::fleet::{AgentRegistry, DeployedAgent, RunQueue, RunSubmission, Wor
 use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
 use windlass::prelude::*;
 use windlass::store::{
-    ApproverPolicy, ApproverSigner, DecisionReview, Durability, LeaseClaim, Store, post_decision,
-    post_signed_decision, verify_run, verify_stored_run,
+    ApproverPolicy, ApproverSigner, DecisionReview, Durability, EncryptedStore, EncryptionKeys, LeaseClaim,
+    Store, post_decision, post_signed_decision, verify_run, verify_stored_run,
 };
 use windlass::testing::{run_queue_suite, run_session_suite, run_store_suite};
+use windlass::tool::SharedLimit;
 use windlass_postgres::{PostgresOptions, PostgresStore};
 
 use crate::pooler::TestPooler;
@@ -60,6 +64,86 @@ impl StoreFactory {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         connect_to(&self.address, &format!("{}_{number}", self.name)).await
     }
+}
+
+/// Returns three stores in one schema, each with connections of its own, as processes have.
+async fn connect_processes(server: &TestServer, schema: &str) -> [Arc<dyn RunQueue>; 3] {
+    let [first, second, third] = [(); 3].map(|()| connect(server, schema));
+    [Arc::new(first.await), Arc::new(second.await), Arc::new(third.await)]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn text_is_followed_from_another_process() {
+    let Some(server) = TestServer::start() else { return };
+    followed_text::check_a_followed_run(connect_processes(&server, "followed").await).await;
+    followed_text::check_a_late_follower(connect_processes(&server, "late").await).await;
+    followed_text::check_a_repeated_request(connect_processes(&server, "repeated").await).await;
+    followed_text::check_a_lost_driver(connect_processes(&server, "lost").await).await;
+    followed_text::check_withheld_text(connect_processes(&server, "withheld").await).await;
+}
+
+/// Returns an encrypted store over one in PostgreSQL.
+fn encrypted(store: PostgresStore) -> EncryptedStore {
+    let keys = EncryptionKeys::from_text(&EncryptionKeys::text_of_secrets(&[[7; 32]])).expect("a key");
+    EncryptedStore::new(Arc::new(store), keys)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_encrypted_store_keeps_the_contract() {
+    let Some(server) = TestServer::start() else { return };
+    let stores = StoreFactory::new(server.address(), "store");
+    run_store_suite(async || encrypted(stores.make().await)).await;
+    let stores = StoreFactory::new(server.address(), "sessions");
+    run_session_suite(async || encrypted(stores.make().await)).await;
+    let stores = StoreFactory::new(server.address(), "queue");
+    run_queue_suite(async || encrypted(stores.make().await)).await;
+    let sealed = [(); 3].map(|()| connect(&server, "sealed"));
+    let [first, second, third] = sealed;
+    let stores: [Arc<dyn RunQueue>; 3] = [
+        Arc::new(encrypted(first.await)),
+        Arc::new(encrypted(second.await)),
+        Arc::new(encrypted(third.await)),
+    ];
+    followed_text::check_a_followed_run(stores).await;
+    let dump = server.dump_schema("sealed");
+    assert!(dump.contains("COPY sealed.lines"), "the search looks where the values are");
+    assert!(!dump.contains(followed_text::ANSWER), "the answer is sealed");
+}
+
+/// Three processes with four calls each share two places.
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_share_the_places_of_a_limit() {
+    let Some(server) = TestServer::start() else { return };
+    let (running, most, ended) = <(Arc<AtomicU32>, Arc<AtomicU32>, Arc<AtomicU32>)>::default();
+    let mut runs = Vec::new();
+    for number in 0..3 {
+        let store = Arc::new(connect(&server, "limits").await);
+        let (running, most, ended) = (running.clone(), most.clone(), ended.clone());
+        let schema = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+        let tool = Tool::dynamic("call_bank", "Calls.", schema, move |_: ToolContext, _: Value| {
+            let (running, most, ended) = (running.clone(), most.clone(), ended.clone());
+            async move {
+                most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                running.fetch_sub(1, Ordering::SeqCst);
+                ended.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, ToolError>("done")
+            }
+        });
+        let calls = (1..4).fold(ScriptedResponse::call("c0", "call_bank", json!({})), |calls, number| {
+            calls.and_call(&format!("c{number}"), "call_bank", json!({}))
+        });
+        let model = ScriptedModel::new([calls, ScriptedResponse::text("Done.")]);
+        let limited = tool.shared_limit(SharedLimit::concurrency("bank", 2));
+        let agent = Agent::new("desk").model(model).tool(limited);
+        runs.push(tokio::spawn(agent.run("Go.").run_id(format!("run-{number}")).store(store).into_future()));
+    }
+    for run in runs {
+        let outcome = run.await.expect("it lives").expect("it ends");
+        assert_eq!(outcome.output_text().expect("finished"), "Done.");
+    }
+    assert_eq!(ended.load(Ordering::SeqCst), 12);
+    assert!(most.load(Ordering::SeqCst) <= 2, "{most:?} at once");
 }
 
 /// Checks the contracts of the store, of its sessions and of its queue.
@@ -136,7 +220,7 @@ async fn many_processes_may_migrate_the_tables() {
     tokio::spawn(connection);
     client
         .batch_execute(
-            "DROP TABLE shared.schedules, shared.snapshot_segments;
+            "DROP TABLE shared.schedules, shared.snapshot_segments, shared.followers, shared.live_deltas;
             ALTER TABLE shared.sessions DROP COLUMN claimant, DROP COLUMN beat, DROP COLUMN lease_ms, DROP COLUMN renewed;
             DROP INDEX shared.runs_by_agent, shared.runs_by_session, shared.queue_open;
             ALTER TABLE shared.store DROP COLUMN place;

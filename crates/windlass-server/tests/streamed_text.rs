@@ -1,14 +1,24 @@
 //! The text that clients of OpenAI receive: all of it, and nothing that the journal redacts or a guardrail blocks.
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code, reason = "the tests of stores use the rest")]
+#[path = "../../windlass/tests/followed_text/mod.rs"]
+mod followed_text;
 mod support;
 
+use std::sync::Arc;
+
+use followed_text::{ANSWER, PARTS, PacedModel};
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use support::{TestClient, TestServer};
 use windlass::agent::Agent;
+use windlass::fleet::{AgentRegistry, Worker};
 use windlass::guardrail::{GuardrailVerdict, OutputGuardrail};
 use windlass::model::{ScriptedModel, ScriptedResponse, SharedModel};
+use windlass::store::SqliteStore;
 use windlass::tool::{Tool, ToolContext, ToolError};
+use windlass_server::ServerLimits;
 
 fn request(agent: &str, is_streamed: bool) -> Value {
     json!({ "model": agent, "messages": [{ "role": "user", "content": "hello" }], "stream": is_streamed })
@@ -18,7 +28,7 @@ fn request(agent: &str, is_streamed: bool) -> Value {
 async fn read_stream(client: &TestClient, agent: &str) -> String {
     let post = client.request("POST", "/v1/chat/completions").header("content-type", "application/json");
     let response = client.send(post.body(request(agent, true).to_string().into()).unwrap()).await;
-    let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
     String::from_utf8_lossy(&body).into_owned()
 }
 
@@ -58,6 +68,48 @@ async fn a_blocked_answer_and_a_secret_do_not_leave_the_process() {
     assert!(whole.contains(answer) && whole.contains("[DONE]"), "{whole}");
     let redacted = read_stream(&client, "porter").await;
     assert!(redacted.contains("has opened it") && !redacted.contains("tulip-4711"), "{redacted}");
+}
+
+/// Returns the text in the chunks of a stream.
+fn text_of_chunks(stream: &str) -> String {
+    let chunks =
+        stream.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
+    chunks.filter_map(|chunk| Some(chunk["choices"][0]["delta"]["content"].as_str()?.to_owned())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_text_of_another_worker_comes_as_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Arc::new(SqliteStore::open(folder.path().join("store.db")).unwrap());
+    let model = PacedModel::new(&PARTS);
+    let agent = Agent::new("desk").model(model.clone());
+    // The server drives no run itself.
+    let limits = ServerLimits { concurrent_runs: 0, ..ServerLimits::default() };
+    let server = TestServer::start_agents_on([agent.clone()], open(), |server| server.limits(limits)).await;
+    let worker = Worker::new(open(), AgentRegistry::from(agent));
+    let stop = worker.stop_handle();
+    let work = tokio::spawn(worker.run());
+    let client = server.client();
+    let post = client.request("POST", "/v1/chat/completions").header("content-type", "application/json");
+    let response = client.send(post.body(request("desk", true).to_string().into()).unwrap()).await;
+    let (mut body, mut seen) = (response.into_body(), String::new());
+    let mut expected = String::new();
+    for part in PARTS {
+        model.allow(1);
+        expected.push_str(part);
+        // The last part may come with the record.
+        while text_of_chunks(&seen) != expected {
+            let frame = body.frame().await.expect("the text comes before the end").unwrap();
+            seen.push_str(&String::from_utf8_lossy(frame.data_ref().map_or(&[], |data| data)));
+        }
+    }
+    while let Some(frame) = body.frame().await {
+        seen.push_str(&String::from_utf8_lossy(frame.unwrap().data_ref().map_or(&[], |data| data)));
+    }
+    assert_eq!(text_of_chunks(&seen), ANSWER);
+    assert!(seen.contains("[DONE]"), "{seen}");
+    stop.drain();
+    work.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

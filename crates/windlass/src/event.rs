@@ -22,6 +22,7 @@ use windlass_core::{
 };
 
 use crate::hook::{CallInfo, ModelResponseInfo};
+use crate::store::{DeltaRelay, RelayedResponse};
 
 pub use crate::observe::EventReplay;
 
@@ -122,6 +123,9 @@ pub enum RunEventKind {
         /// Delay before the next attempt.
         delay: Duration,
     },
+    /// The deltas of the response that the model was writing are void: its request failed, or its driver was lost. Only an
+    /// [`EventFeed`](crate::store::EventFeed) has this event; a live run has [`RunEventKind::ModelRetryScheduled`].
+    DeltasDiscarded,
     /// A problem occurred that does not end the run.
     Warning {
         /// Description of the problem.
@@ -139,6 +143,10 @@ pub(crate) struct EventEmitter {
     /// Sequence number of the last record whose events were delivered.
     seq: Arc<AtomicU64>,
     path: Arc<[CallId]>,
+    /// The way to followers in other processes, if the run may have any.
+    relay: Option<Arc<DeltaRelay>>,
+    /// The response that the model is writing, if somebody follows the run.
+    relayed: Option<Arc<RelayedResponse>>,
 }
 
 /// The channel to a watcher, with the number of sent events.
@@ -202,12 +210,28 @@ impl Drop for EventReceiver {
 impl EventEmitter {
     /// Creates the emitter of a run whose last record so far has the number `seq`.
     pub(crate) fn new(watcher: Option<EventSender>, seq: u64) -> Self {
-        Self { sender: watcher, seq: Arc::new(AtomicU64::new(seq)), path: [].into() }
+        let seq = Arc::new(AtomicU64::new(seq));
+        Self { sender: watcher, seq, path: [].into(), relay: None, relayed: None }
+    }
+
+    /// Sets the way to followers in other processes.
+    pub(crate) fn with_relay(self, relay: Option<Arc<DeltaRelay>>) -> Self {
+        Self { relay, ..self }
+    }
+
+    /// Returns the emitter of one model request. Its deltas reach followers in other processes, if there are any now. `base`
+    /// is the sequence number of the last record.
+    pub(crate) async fn for_model_request(&self, base: impl FnOnce() -> u64) -> Self {
+        let relayed = match &self.relay {
+            Some(relay) => relay.begin_response(&self.path, base()).boxed().await,
+            None => None,
+        };
+        Self { relayed, ..self.clone() }
     }
 
     /// Returns an emitter for a nested agent, with the same watcher.
     pub(crate) fn for_nested_agent(&self, path: &[CallId]) -> Self {
-        Self { sender: self.sender.clone(), seq: self.seq.clone(), path: path.into() }
+        Self { path: path.into(), relayed: None, ..self.clone() }
     }
 
     /// Returns an emitter without a watcher.
@@ -215,14 +239,17 @@ impl EventEmitter {
         Self::new(None, 0)
     }
 
-    /// True if a watcher is connected.
+    /// True if a watcher is connected, or somebody follows the model request of this emitter.
     pub(crate) fn is_watched(&self) -> bool {
-        self.sender.as_ref().is_some_and(|watcher| !watcher.channel.is_closed())
+        self.relayed.is_some() || self.sender.as_ref().is_some_and(|watcher| !watcher.channel.is_closed())
     }
 
     /// Sends an event. The returned future applies backpressure: it is pending while the watcher's buffer is
     /// full.
     pub(crate) fn emit(&self, kind: RunEventKind) -> EmitFuture<'_> {
+        if let Some(relayed) = &self.relayed {
+            relayed.push(&kind);
+        }
         let Some(watcher) = &self.sender else { return None.into() };
         let waiting = match watcher.channel.try_send(self.build_event(kind)) {
             Ok(()) => {

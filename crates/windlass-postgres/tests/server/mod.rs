@@ -114,6 +114,16 @@ impl TestServer {
         succeed(self.program("pg_ctl").args(arguments).output());
     }
 
+    /// Returns the dump of a schema.
+    pub(crate) fn dump_schema(&self, schema: &str) -> String {
+        let port = self.port.to_string();
+        let connection = ["-h", "127.0.0.1", "-p", &port, "-U", "windlass", "-d", "postgres"];
+        let dump = self.program("pg_dump").args(connection).args(["-n", schema]).output();
+        let text = String::from_utf8_lossy(&dump.as_ref().expect("it runs").stdout).into_owned();
+        succeed(dump);
+        text
+    }
+
     /// Dumps a schema of a database, and restores it in another database.
     pub(crate) fn copy_schema(&self, schema: &str, from: &str, to: &str) {
         let port = self.port.to_string();

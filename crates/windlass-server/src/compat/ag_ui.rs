@@ -163,7 +163,7 @@ async fn start_run(
     }
     let parts = ["windlass ag-ui", &person.name, &input.thread_id, &input.run_id];
     let run = RunId::new(format!("agui-{}", Digest::of_parts(&parts)));
-    let reader = TextReader::new(state, &run);
+    let reader = TextReader::new(state, &run).await;
     let submission = RunSubmission::new(run.clone(), agent, items).tenant(person.name.clone());
     start_submission(state, person, &submission).await?;
     Ok((run, EventSource::Run(reader)))
@@ -207,7 +207,7 @@ async fn answer_interrupts(
         return Ok((id, EventSource::Review(interrupts)));
     }
     let records = load_paused(&*state.queue, &id).await?.record().record_count();
-    let reader = TextReader::from_record(state, &id, records);
+    let reader = TextReader::from_record(state, &id, records).await;
     for (target, decision) in answers {
         let InterruptTarget { call, attempt, displayed, .. } = target;
         let body = DecisionBody { call, attempt, displayed, decision, for_run: false };

@@ -53,7 +53,7 @@ pub(super) async fn complete(
     let input = messages.collect::<Result<Vec<_>, _>>()?;
     let run = request_run_id("chatcmpl-", &person.name, &headers)?;
     let permit = StreamPermit::acquire(&state, &person)?;
-    let mut reader = TextReader::new(&state, &run);
+    let mut reader = TextReader::new(&state, &run).await;
     let submission =
         RunSubmission::new(run.clone(), request.model.as_str(), input).tenant(person.name.clone());
     if start_submission(&state, &person, &submission).await? {

@@ -3,18 +3,23 @@
 //! Invariant: no text of a message in the journal is left out. The pieces of a message add up to it; if a model request was
 //! repeated after it had begun to write another text, the whole message follows that text after a line break.
 //!
+//! The deltas of this server's worker come from memory, those of other workers from the store. The latter are a preview
+//! without gaps: what they lack comes with the record.
+//!
 //! A worker publishes no deltas of runs whose text may be redacted or blocked. Their messages come from the records, and
 //! the last one when the run has finished, which it does if no output guardrail has blocked the message.
 
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use serde_json::Value;
 use tokio::sync::broadcast;
 use windlass::core::id::RunId;
 use windlass::event::{RunEvent, RunEventKind};
+use windlass::store::{DeltaContent, DeltaFeed, DeltaOrigin, LiveDelta, Store};
 
 use crate::api::ApiError;
 use crate::lock_unpoisoned;
@@ -23,6 +28,9 @@ use crate::server::ServerState;
 
 /// Number of deltas that a slow reader may be behind. It gets the rest with the record.
 const MAX_DELTAS: usize = 1024;
+
+/// Time between two looks at the deltas of other workers.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Text between a part of a message and the whole message, if the part was written by a request that was repeated.
 const RESTART_BREAK: &str = "\n\n";
@@ -109,18 +117,59 @@ pub(super) struct TextReader {
     pieces: std::collections::VecDeque<TextPiece>,
     input_tokens: u64,
     output_tokens: u64,
+    elsewhere: DeltasElsewhere,
+    /// Sequence number of the next record.
+    next_record: u64,
+}
+
+/// The deltas of other workers.
+struct DeltasElsewhere {
+    feed: Option<DeltaFeed>,
+    looks: tokio::time::Interval,
+    /// Deltas whose request follows records that are not read yet.
+    waiting: Vec<LiveDelta>,
+    /// Epoch and number of the response whose text was passed on.
+    current: Option<(u64, u64)>,
+    /// True if the text that was passed on is of a response that was given up. The record has the other one.
+    is_void: bool,
+}
+
+impl DeltasElsewhere {
+    fn new(feed: Option<DeltaFeed>) -> Self {
+        let mut looks = tokio::time::interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        Self { feed, looks, waiting: Vec::new(), current: None, is_void: false }
+    }
+
+    async fn read(&mut self) -> Vec<LiveDelta> {
+        match &mut self.feed {
+            Some(feed) => {
+                self.looks.tick().await;
+                feed.read().await
+            }
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl TextReader {
-    /// Subscribes to a run. It may be called before the run exists.
-    pub(super) fn new(state: &Arc<ServerState>, run: &RunId) -> Self {
-        Self::from_record(state, run, 0)
+    /// Subscribes to a run. It may be called before the run exists, so that no text is missed.
+    pub(super) async fn new(state: &Arc<ServerState>, run: &RunId) -> Self {
+        Self::from_record(state, run, 0).await
     }
 
     /// Subscribes to a run from a record on.
-    pub(super) fn from_record(state: &Arc<ServerState>, run: &RunId, from: u64) -> Self {
+    pub(super) async fn from_record(state: &Arc<ServerState>, run: &RunId, from: u64) -> Self {
         let records = feed_of_run(state.queue.clone(), run.clone(), from).boxed();
-        Self::from_parts(state.live_text.subscribe(run), records)
+        let store: Arc<dyn Store> = state.queue.clone();
+        let feed = DeltaFeed::new(store, run.clone(), DeltaOrigin::OtherProcesses);
+        let mut reader = Self::from_parts(state.live_text.subscribe(run), records);
+        if let Some(feed) = &feed {
+            feed.register().await;
+        }
+        reader.elsewhere.feed = feed;
+        reader.next_record = from;
+        reader
     }
 
     fn from_parts(
@@ -138,6 +187,8 @@ impl TextReader {
             pieces: Default::default(),
             input_tokens: 0,
             output_tokens: 0,
+            elsewhere: DeltasElsewhere::new(None),
+            next_record: 0,
         }
     }
 
@@ -164,6 +215,31 @@ impl TextReader {
                     Some(record) => self.read_record(&record?),
                     None => return Ok(None),
                 },
+                deltas = self.elsewhere.read() => self.read_deltas_elsewhere(deltas),
+            }
+        }
+    }
+
+    fn read_deltas_elsewhere(&mut self, deltas: Vec<LiveDelta>) {
+        let waiting = std::mem::take(&mut self.elsewhere.waiting);
+        for delta in waiting.into_iter().chain(deltas) {
+            let DeltaContent::Text(text) = &delta.content else { continue };
+            // A nested agent's, or a delta of a response whose record was read first.
+            if !delta.path.is_empty() || self.last_response.is_some_and(|last| delta.base < last) {
+                continue;
+            }
+            if delta.base >= self.next_record {
+                self.elsewhere.waiting.push(delta);
+                continue;
+            }
+            let response = Some((delta.epoch, delta.response));
+            self.elsewhere.is_void |= !self.written.is_empty() && self.elsewhere.current != response;
+            self.elsewhere.current = response;
+            if !self.elsewhere.is_void {
+                // A later response has begun, so the run goes on.
+                self.pieces.extend(self.held.drain(..));
+                self.written.push_str(text);
+                self.pieces.push_back(TextPiece::Delta(text.clone()));
             }
         }
     }
@@ -171,6 +247,9 @@ impl TextReader {
     fn read_live_event(&mut self, event: LiveEvent) {
         match event {
             LiveEvent::Delta { seq, text } => {
+                // This server's worker has taken over a run whose text was another one's.
+                let is_taken_over = self.elsewhere.current.take().is_some() && !self.written.is_empty();
+                self.has_missed_deltas |= is_taken_over;
                 // A delta of a response whose record was read first.
                 let is_late = self.last_response.is_some_and(|last| seq < last);
                 if !self.has_missed_deltas && !is_late {
@@ -193,6 +272,7 @@ impl TextReader {
 
     fn read_record(&mut self, record: &FeedRecord) {
         let seq = record.seq;
+        self.next_record = seq + 1;
         let record: Value = serde_json::from_str(&record.json).unwrap_or_default();
         self.count_usage(&record);
         if record.get("path").is_some_and(|path| path.as_array().is_some_and(|path| !path.is_empty())) {
@@ -209,6 +289,7 @@ impl TextReader {
             }
             self.written.clear();
             self.last_response = Some(seq);
+            self.elsewhere.is_void = false;
             if self.awaited_response.is_some_and(|awaited| awaited <= seq) {
                 self.awaited_response = None;
                 self.has_missed_deltas = false;

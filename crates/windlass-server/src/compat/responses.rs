@@ -65,7 +65,7 @@ pub(super) async fn create(
         }
     };
     let permit = StreamPermit::acquire(&state, &person)?;
-    let mut reader = TextReader::new(&state, &run);
+    let mut reader = TextReader::new(&state, &run).await;
     let submission = RunSubmission::new(run.clone(), request.model.as_str(), input)
         .tenant(person.name.clone())
         .session(session);

@@ -14,6 +14,7 @@ use crate::redaction::SecretRegistry;
 use crate::run::{
     BudgetControl, CancelSignal, OpenRun, RunConfig, RunExit, RunResult, RunScope, key_scopes, open_run,
 };
+use crate::store::DeltaRelay;
 use crate::tasks::{DecisionSignal, WokenRun};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -79,6 +80,7 @@ async fn start_driver<C: Send + Sync + 'static>(
     let graph = AgentGraph::new(&agent, &config.known_agents)?;
     graph.check_models(config.model.as_ref())?;
     let hooks = std::mem::take(&mut config.hooks);
+    let relays_deltas = config.relays_deltas(&agent);
     let opened = open_run(&agent, &graph, origin, &config, &cancel).await?;
     let OpenRun { journal, run, kept, session, session_warning, is_fresh } = opened;
     let journal = Arc::new(journal);
@@ -89,7 +91,9 @@ async fn start_driver<C: Send + Sync + 'static>(
     for (name, body) in &config.artefacts {
         artefacts.save(name, body).await?;
     }
-    let emitter = EventEmitter::new(watched, journal.last_sequence());
+    let relay = journal.store_and_lease().filter(|_| relays_deltas);
+    let relay = relay.and_then(|(store, lease)| DeltaRelay::new(store, lease));
+    let emitter = EventEmitter::new(watched, journal.last_sequence()).with_relay(relay);
     let is_observed = emitter.is_watched() || !hooks.is_empty() || graph.has_hooks();
     let (events, unannounced) = match is_fresh {
         true => Default::default(),

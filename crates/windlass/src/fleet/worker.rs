@@ -23,7 +23,7 @@ use super::worker_pulse::WorkerPulse;
 use crate::clock::RunClock;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::event::RunEvent;
-use crate::store::{DEFAULT_LEASE_DURATION, LeaseObserver};
+use crate::store::{DEFAULT_LEASE_DURATION, LeaseObserver, Store};
 
 /// Default number of runs that a worker drives at a time.
 const DEFAULT_CONCURRENCY: usize = 16;
@@ -377,6 +377,9 @@ impl<C: Send + Sync + 'static> Worker<C> {
             if others.check.is_due(self.settings.lease_duration / 8) {
                 others.retire_abandoned(&*self.queue, pulse.name()).await;
             }
+            if !active.controls.is_empty() {
+                look_for_followers(&self.queue);
+            }
             if calendar.is_due(SCHEDULE_INTERVAL)
                 && let Err(error) = fire_schedules(&*self.queue, wall_clock_now()).await
             {
@@ -572,6 +575,14 @@ impl<C: Send + Sync + 'static> Worker<C> {
             };
             (run, end, began.elapsed())
         });
+    }
+}
+
+/// Keeps the knowledge about followers of runs fresh, so that no model request waits for it.
+fn look_for_followers(queue: &Arc<dyn RunQueue>) {
+    if let Some(deltas) = queue.deltas() {
+        let store: Arc<dyn Store> = queue.clone();
+        deltas.followers().request_look_if_old(&store);
     }
 }
 

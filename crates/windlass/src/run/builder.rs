@@ -101,9 +101,7 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
     /// True if the journal may redact or output guardrails may block text that a model of the run has written.
     pub(crate) fn may_withhold_text(&self) -> bool {
         let RunStage::Configuring(setup) = &self.stage else { return true };
-        let mut agents = setup.config.known_agents.iter().chain([&setup.agent]);
-        !setup.config.output_guardrails.is_empty()
-            || agents.any(|agent| agent.reachable_agents().iter().any(Agent::may_withhold_text))
+        setup.config.may_withhold_text(&setup.agent)
     }
 
     /// Sets the model response whose calls the run executes in place of a model request.

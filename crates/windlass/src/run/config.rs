@@ -85,6 +85,24 @@ pub(crate) struct RunConfig<C> {
     pub(crate) event_buffer_size: usize,
 }
 
+impl<C: Send + Sync + 'static> RunConfig<C> {
+    /// Returns true if the journal may redact or output guardrails may block text that a model of the run has written.
+    /// `agent` starts the run.
+    pub(crate) fn may_withhold_text(&self, agent: &Agent<C>) -> bool {
+        let mut agents = self.known_agents.iter().chain([agent]);
+        !self.output_guardrails.is_empty()
+            || agents.any(|agent| agent.reachable_agents().iter().any(Agent::may_withhold_text))
+    }
+
+    /// Returns true if the deltas of the run are for followers in other processes, and asks for a look at them.
+    pub(crate) fn relays_deltas(&self, agent: &Agent<C>) -> bool {
+        let Some(store) = &self.store else { return false };
+        let Some(deltas) = store.deltas().filter(|_| !self.may_withhold_text(agent)) else { return false };
+        deltas.followers().request_look(store);
+        true
+    }
+}
+
 impl<C> Default for RunConfig<C> {
     fn default() -> Self {
         Self {

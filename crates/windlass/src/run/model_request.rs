@@ -190,7 +190,8 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             previous_response_id: last_response_id.as_deref(),
             conversation_id: Some(session.as_ref().map_or(self.scope.run_id.as_str(), SessionId::as_str)),
         };
-        let deltas = DeltaSink::new(self.scope.emitter.clone());
+        let last_record = || self.scope.recorder.journal.last_sequence();
+        let deltas = DeltaSink::new(self.scope.emitter.for_model_request(last_record).await);
         let was_asked = AtomicBool::new(false);
         // A layer or a model may panic before it returns its future.
         let asking = async {

@@ -1,20 +1,23 @@
 //! The events of a run, followed from any process that shares the store.
 //!
 //! Invariant: a feed has one position in the journal. It reads each record once, verifies its hash, and delivers all events
-//! of a record together, so that the sequence number of an event is an offset to continue from.
+//! of a record together, so that the sequence number of an event is an offset to continue from. Text deltas that were
+//! delivered and not discarded are the beginning of the response whose record follows.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass_core::id::RunId;
-use windlass_core::journal::{HashChain, JournalEntry};
+use windlass_core::id::{CallId, RunId};
+use windlass_core::item::Item;
+use windlass_core::journal::{HashChain, JournalEntry, JournalRecord, ModelResponded};
 
 use super::Store;
+use super::deltas::{DeltaContent, DeltaFeed, DeltaOrigin, LiveDelta};
 use super::observable::ends_run;
 use super::open::{OpenRunError, load_history};
-use crate::event::{EventReplay, RunEvent};
+use crate::event::{EventReplay, RunEvent, RunEventKind};
 
 /// Default time between two looks at the journal.
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -23,7 +26,8 @@ const PAGE_LINES: u32 = 256;
 
 /// The events of a run, whichever process drives it: first those of the stored records, then the others as they are stored.
 ///
-/// Deltas of the model's text, progress and warnings have no record and are left out. Secrets are placeholders.
+/// Progress and warnings have no record and are left out, and so are deltas unless they are asked for
+/// ([`EventFeed::with_deltas`]). Secrets are placeholders.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -55,6 +59,22 @@ pub struct EventFeed {
     replay: EventReplay,
     events: VecDeque<RunEvent>,
     state: FeedState,
+    deltas: Option<DeltaFeed>,
+    /// Deltas whose request follows records that are not read yet.
+    waiting: Vec<LiveDelta>,
+    /// The responses whose deltas were delivered and whose record was not read yet, by the path of their agent.
+    open_responses: BTreeMap<Vec<CallId>, OpenResponse>,
+    /// Sequence number of the last record that ended a model request, by the path of its agent.
+    last_answers: BTreeMap<Vec<CallId>, u64>,
+    /// Highest epoch of a delta.
+    epoch: u64,
+}
+
+/// A response whose deltas were delivered.
+struct OpenResponse {
+    epoch: u64,
+    number: u64,
+    text: String,
 }
 
 /// The state of a feed.
@@ -80,6 +100,31 @@ impl EventFeed {
             replay: EventReplay::default(),
             events: VecDeque::new(),
             state: FeedState::Following,
+            deltas: None,
+            waiting: Vec::new(),
+            open_responses: BTreeMap::new(),
+            last_answers: BTreeMap::new(),
+            epoch: 0,
+        }
+    }
+
+    /// Adds the deltas of model responses, if the store carries them. They are a preview: some may be missing, and the
+    /// events of the response's record have the whole response. [`RunEventKind::DeltasDiscarded`] voids those of a response
+    /// that failed or was lost with its driver.
+    ///
+    /// Runs whose agents have secret arguments, secret outputs or output guardrails have no deltas, as in
+    /// [`Worker::event_watcher`](crate::fleet::Worker::event_watcher).
+    #[must_use]
+    pub fn with_deltas(mut self) -> Self {
+        self.deltas = DeltaFeed::new(self.store.clone(), self.run.clone(), DeltaOrigin::AnyProcess);
+        self
+    }
+
+    /// Makes the feed known to drivers, so that a model request which begins afterwards has deltas.
+    /// [`EventFeed::next`] does it, too.
+    pub async fn register(&self) {
+        if let Some(deltas) = &self.deltas {
+            deltas.register().await;
         }
     }
 
@@ -113,11 +158,83 @@ impl EventFeed {
                     self.state = FeedState::Failed;
                     return Some(Err(error));
                 }
-                Ok(0) if self.state == FeedState::RunEnded => return None,
-                Ok(0) => tokio::time::sleep(self.poll_interval).await,
+                Ok(0) if self.state == FeedState::RunEnded => {
+                    if let Some(deltas) = self.deltas.take() {
+                        deltas.remove_read().await;
+                    }
+                    return None;
+                }
+                Ok(0) => {
+                    self.read_deltas().await;
+                    if self.events.is_empty() {
+                        tokio::time::sleep(self.poll_interval).await;
+                    }
+                }
                 Ok(_) => {}
             }
         }
+    }
+
+    async fn read_deltas(&mut self) {
+        let Some(feed) = &mut self.deltas else { return };
+        self.waiting.extend(feed.read().await);
+        self.epoch = self.waiting.iter().map(|delta| delta.epoch).fold(self.epoch, u64::max);
+        for delta in std::mem::take(&mut self.waiting) {
+            let is_answered = self.last_answers.get(&delta.path).is_some_and(|last| *last > delta.base);
+            if delta.epoch < self.epoch || is_answered {
+                continue;
+            }
+            if delta.base >= self.next {
+                self.waiting.push(delta);
+                continue;
+            }
+            let (epoch, number) = (delta.epoch, delta.response);
+            let is_other = |open: &OpenResponse| (open.epoch, open.number) != (epoch, number);
+            if self.open_responses.get(&delta.path).is_some_and(is_other) {
+                self.discard_deltas(&delta.path);
+            }
+            let open = self.open_responses.entry(delta.path.clone());
+            let open = open.or_insert_with(|| OpenResponse { epoch, number, text: String::new() });
+            if let DeltaContent::Text(text) = &delta.content {
+                open.text.push_str(text);
+            }
+            self.push_event(delta.path, delta.content.into_event());
+        }
+    }
+
+    /// Voids the deltas of the response that an agent's model was writing, if some were delivered.
+    fn discard_deltas(&mut self, path: &[CallId]) {
+        if self.open_responses.remove(path).is_some() {
+            self.push_event(path.to_vec(), RunEventKind::DeltasDiscarded);
+        }
+    }
+
+    /// Adds an event without a record.
+    fn push_event(&mut self, path: Vec<CallId>, kind: RunEventKind) {
+        let seq = self.next.saturating_sub(1);
+        self.events.push_back(RunEvent { seq, path, is_repeated: false, kind });
+    }
+
+    /// Ends the responses that a record answers. Their deltas are void unless they are the beginning of the recorded one.
+    fn settle_deltas(&mut self, record: &JournalRecord) {
+        match &record.entry {
+            JournalEntry::ModelResponded(responded) => {
+                let open = self.open_responses.get(&record.path);
+                match open.is_some_and(|open| text_of(responded).starts_with(&open.text)) {
+                    true => drop(self.open_responses.remove(&record.path)),
+                    false => self.discard_deltas(&record.path),
+                }
+            }
+            JournalEntry::ModelRequestFailed(_) | JournalEntry::ResponseRejected(_) => {
+                self.discard_deltas(&record.path);
+            }
+            _ if ends_run(record) => {
+                let open: Vec<_> = self.open_responses.keys().cloned().collect();
+                open.iter().for_each(|path| self.discard_deltas(path));
+            }
+            _ => return,
+        }
+        self.last_answers.insert(record.path.clone(), record.seq);
     }
 
     /// Reads the next lines, and returns their number.
@@ -135,6 +252,7 @@ impl EventFeed {
             }
             let events = self.replay.next_events(&record);
             let events = events.map_err(|source| OpenRunError::Replay { run: self.run.clone(), source })?;
+            self.settle_deltas(&record);
             if self.next >= self.from {
                 self.events.extend(events);
             }
@@ -145,6 +263,15 @@ impl EventFeed {
         }
         Ok(count)
     }
+}
+
+/// Returns the text of a response.
+fn text_of(responded: &ModelResponded) -> String {
+    let messages = responded.items.iter().filter_map(|item| match &**item {
+        Item::Message(message) => Some(message.text()),
+        _ => None,
+    });
+    messages.collect()
 }
 
 impl fmt::Debug for EventFeed {

@@ -16,9 +16,10 @@ use windlass_core::{
 use super::memory_queue::MemoryQueue;
 use super::query::{StartSession, end_of_run, session_of_first_line};
 use super::{
-    ApproverPolicy, DerivedWrites, Durability, HISTORY_ARTEFACT, JournalReader, Lease, LeaseClaim,
-    PostedDecision, ReceiptClaim, ReceiptKey, ReceiptWrite, RunQuery, RunStatus, SessionHolder,
-    SnapshotSegments, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
+    ApproverPolicy, DeltaPosition, DeltaStore, DerivedWrites, Durability, FollowerRegistry, HISTORY_ARTEFACT,
+    JournalReader, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, ReceiptWrite, RunQuery,
+    RunStatus, SessionHolder, SnapshotSegments, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun,
+    StoredSnapshot,
 };
 use crate::error::{StoreError, StoreErrorKind};
 use crate::session::log::SessionLogs;
@@ -32,6 +33,7 @@ pub struct MemoryStore {
     mac_keys: Option<Arc<MacKeyring>>,
     pub(super) work_hint: Arc<tokio::sync::Notify>,
     approvers: Option<Arc<ApproverPolicy>>,
+    pub(super) followers: FollowerRegistry,
 }
 
 impl Default for MemoryStore {
@@ -42,6 +44,7 @@ impl Default for MemoryStore {
             mac_keys: None,
             approvers: None,
             work_hint: Arc::default(),
+            followers: FollowerRegistry::for_this_process(),
         }
     }
 }
@@ -54,6 +57,7 @@ pub(super) struct MemoryState {
     artefacts: BTreeMap<(RunId, String), Vec<u8>>,
     withheld: BTreeMap<(RunId, CallPath), OutputContent>,
     sessions: SessionLogs,
+    pub(super) deltas: BTreeMap<RunId, BTreeMap<DeltaPosition, String>>,
 }
 
 #[derive(Debug)]
@@ -291,6 +295,10 @@ impl Store for MemoryStore {
         self.approvers.as_ref()
     }
 
+    fn deltas(&self) -> Option<&dyn DeltaStore> {
+        Some(self)
+    }
+
     fn create_run<'a>(
         &'a self,
         run: &'a RunId,
@@ -512,6 +520,7 @@ impl Store for MemoryStore {
             kept.queue.forget_run(run);
             kept.sessions.release_history(run);
             kept.withheld.retain(|(of, _), _| of != run);
+            kept.deltas.remove(run);
             // The names of media are digests.
             let MemoryState { runs, artefacts, .. } = kept;
             let is_referenced = |name: &str| {

@@ -7,6 +7,7 @@
 
 mod approvers;
 mod authentic;
+mod deltas;
 mod encrypted;
 mod event_feed;
 mod fork;
@@ -14,6 +15,7 @@ mod lease;
 mod lease_observer;
 mod lease_owner;
 mod memory;
+mod memory_deltas;
 mod memory_queue;
 mod migrate;
 mod observable;
@@ -30,6 +32,11 @@ mod wrapper;
 pub use approvers::{ApproverPolicy, ApproverSigner};
 pub use authentic::{PostedDecisions, RefusedDecision, load_posted_decisions};
 pub(crate) use authentic::{authenticate_snapshot, check_posted};
+pub use deltas::{
+    DeltaBatch, DeltaContent, DeltaFeed, DeltaOrigin, DeltaPosition, DeltaStore, FollowerRegistry, LiveDelta,
+    StoredFollower,
+};
+pub(crate) use deltas::{DeltaRelay, RelayedResponse};
 pub use encrypted::{EncryptedStore, EncryptionKeyError, EncryptionKeys};
 pub use event_feed::EventFeed;
 pub use fork::{StoredForkError, fork_run};
@@ -100,6 +107,16 @@ pub trait Store: Send + Sync + 'static {
     /// [`SqliteStore::with_approvers`](crate::store::SqliteStore::with_approvers). Without them, decisions need no
     /// signature.
     fn approvers(&self) -> Option<&Arc<ApproverPolicy>> {
+        None
+    }
+
+    /// Returns true if the store seals what it writes, so that a secret may pass through it.
+    fn seals_values(&self) -> bool {
+        false
+    }
+
+    /// Returns the part of the store that carries deltas of model responses between processes, if it has one.
+    fn deltas(&self) -> Option<&dyn DeltaStore> {
         None
     }
 

@@ -10,7 +10,7 @@ use windlass_core::{
 };
 
 use super::{
-    ApproverPolicy, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
+    ApproverPolicy, DeltaStore, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
     ReceiptClaim, ReceiptKey, RunQuery, RunStatus, SessionHolder, SnapshotSegments, Store, StoreFuture,
     StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
@@ -79,6 +79,16 @@ pub trait StoreWrapper: Send + Sync + 'static {
     /// Forwards [`Store::approvers`].
     fn approvers(&self) -> Option<&Arc<ApproverPolicy>> {
         self.inner().approvers()
+    }
+
+    /// Forwards [`Store::seals_values`].
+    fn seals_values(&self) -> bool {
+        self.inner().seals_values()
+    }
+
+    /// Forwards [`Store::deltas`].
+    fn deltas(&self) -> Option<&dyn DeltaStore> {
+        self.inner().deltas()
     }
 
     /// Forwards [`Store::create_run`].
@@ -371,6 +381,14 @@ impl<W: StoreWrapper> Store for W {
 
     fn approvers(&self) -> Option<&Arc<ApproverPolicy>> {
         StoreWrapper::approvers(self)
+    }
+
+    fn seals_values(&self) -> bool {
+        StoreWrapper::seals_values(self)
+    }
+
+    fn deltas(&self) -> Option<&dyn DeltaStore> {
+        StoreWrapper::deltas(self)
     }
 
     fn create_run<'a>(

@@ -3,6 +3,7 @@
 mod artefacts;
 mod check;
 mod decisions;
+mod deltas;
 mod leases;
 mod migration;
 mod queue;
@@ -45,4 +46,5 @@ where
     receipts::check_receipts(&make).await;
     migration::check_migration(&make).await;
     run_sessions::check_run_sessions(&make).await;
+    deltas::check_deltas(&make).await;
 }

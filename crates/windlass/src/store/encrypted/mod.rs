@@ -1,5 +1,6 @@
 //! A store whose contents are encrypted with a key that is not in it.
 
+mod deltas;
 mod queue;
 mod seal;
 mod sealed_parts;
@@ -18,9 +19,9 @@ use self::sealed_parts::{
     open_decision, open_items, open_lines, open_output, seal_decision, seal_items, seal_lines, seal_output,
 };
 use super::{
-    DerivedWrites, Durability, HISTORY_ARTEFACT, JournalReader, Lease, LeaseClaim, PostedDecision,
-    ReceiptClaim, ReceiptKey, SnapshotSegments, Store, StoreFuture, StoreWrapper, StoredLease, StoredReceipt,
-    StoredSnapshot,
+    DeltaStore, DerivedWrites, Durability, FollowerRegistry, HISTORY_ARTEFACT, JournalReader, Lease,
+    LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, SnapshotSegments, Store, StoreFuture, StoreWrapper,
+    StoredLease, StoredReceipt, StoredSnapshot,
 };
 use crate::error::StoreError;
 use crate::fleet::RunQueue;
@@ -37,12 +38,14 @@ use crate::session::SessionStore;
 pub struct EncryptedStore {
     inner: Arc<dyn RunQueue>,
     keys: Arc<EncryptionKeys>,
+    /// The registry of a store whose inner store carries no deltas.
+    no_followers: FollowerRegistry,
 }
 
 impl EncryptedStore {
     /// Creates an encrypted store over another one.
     pub fn new(inner: Arc<dyn RunQueue>, keys: EncryptionKeys) -> Self {
-        Self { inner, keys: Arc::new(keys) }
+        Self { inner, keys: Arc::new(keys), no_followers: FollowerRegistry::for_this_process() }
     }
 
     fn seal_writes(&self, writes: DerivedWrites) -> Result<DerivedWrites, StoreError> {
@@ -181,6 +184,14 @@ impl StoreWrapper for EncryptedStore {
             let writes = self.seal_writes(writes)?;
             self.inner.append_with_writes(lease, at, lines, durability, writes).await
         })
+    }
+
+    fn seals_values(&self) -> bool {
+        true
+    }
+
+    fn deltas(&self) -> Option<&dyn DeltaStore> {
+        self.inner.deltas().map(|_| self as &dyn DeltaStore)
     }
 
     fn load_history<'a>(

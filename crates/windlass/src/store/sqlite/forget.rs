@@ -32,7 +32,7 @@ pub(super) fn forget_run(
     }
     delete_artefacts(db, run, id)?;
     history::release_history(db, id)?;
-    for table in ["snapshots", "snapshot_segments", "withheld_outputs"] {
+    for table in ["snapshots", "snapshot_segments", "withheld_outputs", "live_deltas"] {
         if has_table(db, table)? {
             db.execute(&format!("DELETE FROM {table} WHERE run = ?1"), [id])?;
         }

@@ -3,6 +3,7 @@
 mod artefacts;
 mod backup;
 mod decisions;
+mod deltas;
 mod file;
 mod forget;
 mod history;
@@ -42,9 +43,9 @@ use self::runs::OwnedLeaseClaim;
 pub use self::warnings::StoreWarning;
 use self::writer::{AckLevel, RequestSubject, SqliteWriter, WriteTx};
 use super::{
-    ApproverPolicy, DerivedWrites, Durability, JournalReader, Lease, LeaseClaim, PostedDecision,
-    ReceiptClaim, ReceiptKey, RestoreReport, RunQuery, RunStatus, SessionHolder, SnapshotSegments, Store,
-    StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
+    ApproverPolicy, DeltaStore, DerivedWrites, Durability, FollowerRegistry, JournalReader, Lease,
+    LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, RestoreReport, RunQuery, RunStatus, SessionHolder,
+    SnapshotSegments, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::error::StoreError;
 use crate::session::SessionStore;
@@ -95,6 +96,7 @@ pub struct SqliteStore {
     /// Hints for the workers of this process.
     work_hint: tokio::sync::Notify,
     approvers: Option<Arc<ApproverPolicy>>,
+    followers: FollowerRegistry,
 }
 
 /// Statistics of a store's writes since it was opened.
@@ -142,6 +144,7 @@ impl SqliteStore {
             mac_keys: None,
             work_hint: tokio::sync::Notify::new(),
             approvers: None,
+            followers: FollowerRegistry::for_all_processes(),
         })
     }
 
@@ -163,6 +166,7 @@ impl SqliteStore {
             mac_keys: None,
             work_hint,
             approvers: None,
+            followers: FollowerRegistry::for_all_processes(),
         })
     }
 
@@ -339,6 +343,10 @@ impl Store for SqliteStore {
 
     fn approvers(&self) -> Option<&Arc<ApproverPolicy>> {
         self.approvers.as_ref()
+    }
+
+    fn deltas(&self) -> Option<&dyn DeltaStore> {
+        Some(self)
     }
 
     fn create_run<'a>(
