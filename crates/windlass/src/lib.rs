@@ -35,6 +35,7 @@ pub mod fleet;
 pub mod guardrail;
 pub mod hook;
 mod journal;
+mod lost_secrets;
 pub mod model;
 mod observe;
 mod receipts;

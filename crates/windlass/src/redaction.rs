@@ -21,6 +21,7 @@ use windlass_core::{
 
 use crate::event::{RunEvent, RunEventKind};
 use crate::lock_unpoisoned;
+use crate::lost_secrets::redact_answer;
 use crate::tool::Tool;
 
 /// Placeholder for a secret.
@@ -217,7 +218,8 @@ impl SecretRegistry {
     }
 
     /// Returns an entry of the run at `within` in its redacted form.
-    pub(crate) fn redact_entry(&self, within: &[CallId], entry: JournalEntry) -> JournalEntry {
+    pub(crate) fn redact_entry(&self, within: &[CallId], mut entry: JournalEntry) -> JournalEntry {
+        redact_answer(&mut entry);
         if !self.has_secrets.load(Ordering::Relaxed) {
             return entry;
         }
@@ -375,7 +377,7 @@ pub(crate) fn is_redacted(arguments: &str, fields: &[Arc<str>]) -> bool {
 
 /// Calls `show` for every value at a path: a field, or fields joined by dots, through any lists. Names are compared
 /// without case and separators: the body refuses a field of another spelling, but the journal would keep it.
-fn for_each_at(value: &mut Value, path: &str, show: &mut dyn FnMut(&mut Value)) {
+pub(crate) fn for_each_at(value: &mut Value, path: &str, show: &mut dyn FnMut(&mut Value)) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(|value| for_each_at(value, path, show)),
         Value::Object(fields) => {

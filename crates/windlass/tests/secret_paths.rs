@@ -269,10 +269,18 @@ async fn an_edited_secret_runs_and_is_not_stored() {
     check.finish("edited", &traces).await;
     // In another process the edited secret is gone, and the call does not run with a placeholder.
     let restored = PausedRun::from_text(&text).expect("it is whole");
-    let (there, model) = self::agent(pay_tool().needs_approval(), [ScriptedResponse::text("sorry")]);
-    there.resume(restored).session(&Session::in_memory("desk")).await.expect("the run ends");
+    let (there, model) = self::agent(pay_tool().needs_approval(), [ScriptedResponse::text("done")]);
+    let asked = there.resume(restored).session(&Session::in_memory("desk")).await.expect("the run waits");
+    let mut asked = self::paused(Some(asked));
+    let reason = format!("{:?}", asked.pending_calls()[0].reason);
+    assert!(reason.contains("Question") && reason.contains("(`card`) were lost"), "{reason}");
+    // Its text is read elsewhere, with the answer or without.
+    asked.answer_question("c1", json!({ "secret_arguments": { "card": CARD } })).expect("it waits");
+    let text = asked.to_text();
+    assert!(!text.contains("canary"), "{text}");
+    there.resume(asked).session(&Session::in_memory("desk")).await.expect("the run ends");
     let told = model.requests()[0].input_text().join("\n");
-    assert!(told.contains("The secret arguments of this call were not kept."), "{told}");
+    assert!(told.contains(&format!("charged {CARD}")), "the edit stays, with the secret: {told}");
 }
 
 #[tokio::test]

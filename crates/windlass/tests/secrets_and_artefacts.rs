@@ -132,14 +132,31 @@ async fn s55_a_secret_outlasts_a_pause_in_this_process_and_not_on_the_disk() {
         here.requests()[1].input_text().join("\n").contains(CODE),
         "the body ran with the real arguments"
     );
-    // Another process has no secret: the call does not run, and the model is told to ask again.
+    // Another process has no secret: the call does not run, and a person is asked for it again.
     let mut restored = PausedRun::from_text(&text).expect("what was written can be read");
     restored.approve("c1").expect("it waits");
-    let there = ScriptedModel::new([ScriptedResponse::text("sorry")]);
-    let outcome = agent(there.clone()).resume(restored).await.expect("the run ends");
-    assert_eq!(outcome.output_text().expect("the run finished"), "sorry");
-    let told = there.requests()[0].input_text().join("\n");
-    assert!(told.contains("output c1 The secret arguments of this call were not kept."), "{told}");
+    let there = ScriptedModel::new([ScriptedResponse::text("done")]);
+    let outcome = agent(there.clone()).resume(restored).await.expect("the run waits");
+    let RunResult::Paused(mut asked) = outcome else { panic!("a person is asked") };
+    // An answer that was read from a text has no secret, so the person is asked once more.
+    asked.answer_question("c1", json!({ "secret_arguments": { "card": CARD } })).expect("it waits");
+    let text = asked.to_text();
+    assert!(!text.contains(CARD), "{text}");
+    let read = PausedRun::from_text(&text).expect("what was written can be read");
+    let outcome = agent(there.clone()).resume(read).await.expect("the run waits");
+    let RunResult::Paused(mut asked) = outcome else { panic!("a person is asked again") };
+    assert_eq!(there.requests().len(), 0);
+    // An answer that the tool cannot use is asked for again, too.
+    asked.answer_question("c1", json!({ "secret_arguments": { "card": 17 } })).expect("it waits");
+    let outcome = agent(there.clone()).resume(asked).await.expect("the run waits");
+    let RunResult::Paused(mut asked) = outcome else { panic!("a person is asked again") };
+    asked.answer_question("c1", json!({ "secret_arguments": { "card": CARD } })).expect("it waits");
+    let outcome = agent(there.clone()).resume(asked).await.expect("the run ends");
+    assert_eq!(outcome.output_text().expect("the run finished"), "done");
+    assert!(
+        there.requests()[0].input_text().join("\n").contains(CODE),
+        "the body ran with the real arguments"
+    );
 }
 
 #[tokio::test]

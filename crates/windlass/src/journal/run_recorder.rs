@@ -19,6 +19,7 @@ use super::{EnqueuedEntry, PendingWrite, RunJournal};
 use crate::error::{RunError, StoreError};
 use crate::event::EventEmitter;
 use crate::lock_unpoisoned;
+use crate::lost_secrets::redact_answer;
 use crate::observe::{HookObservation, LiveEvents};
 use crate::receipts::{ReceiptCache, ReceiptDestination};
 use crate::redaction::SecretRegistry;
@@ -119,7 +120,10 @@ impl RunRecorder {
         if lock_unpoisoned(&self.run).apply_at(path, &entry).is_err() {
             return Ok(false);
         }
-        self.journal.append(path, entry).await?;
+        // The run has the secrets that a person has given again; its journal has placeholders.
+        let mut recorded = entry;
+        redact_answer(&mut recorded);
+        self.journal.append(path, recorded).await?;
         Ok(true)
     }
 

@@ -21,6 +21,7 @@ use windlass_core::{
 
 use super::{IntoInput, JournalRecords, RunRecord};
 use crate::error::{DecisionError, RestoreError, StoreError};
+use crate::lost_secrets::redact_answer;
 use crate::redaction::redact_like;
 use crate::session::Session;
 use crate::store::{ApproverPolicy, ApproverSigner, OpenRunError, PostedDecision, Store, TakenDecision};
@@ -478,8 +479,9 @@ impl PausedRun {
         Ok(approvers.verify(&SignedDecision { run, path: &path, attempt, decision })?)
     }
 
-    /// Returns a decision without the secret arguments that a person edited.
-    fn redact_edit(&self, path: &[CallId], entry: JournalEntry) -> JournalEntry {
+    /// Returns a decision without the secret arguments that a person edited, or gave again.
+    fn redact_edit(&self, path: &[CallId], mut entry: JournalEntry) -> JournalEntry {
+        redact_answer(&mut entry);
         let JournalEntry::DecisionRecorded(mut decided) = entry else { return entry };
         if let Decision::ApproveEdited { arguments } = &mut decided.decision
             && let Some(recorded) = self.recorded_arguments(path, &decided.call)

@@ -13,10 +13,11 @@ use windlass_core::{
 use super::{DriveError, OnUnknownTool, RunScope};
 use crate::agent::{Agent, ResolvedToolset};
 use crate::error::ConfigError;
+use crate::lost_secrets::{SecretQuestionBody, restore_from_answers};
 use crate::redaction;
-use crate::tool::{PreparedCall, RawArguments, Tool, read_arguments};
+use crate::tool::{PreparedCall, RawArguments, Tool, ToolBody, read_arguments};
 
-/// Output for the model if the secret arguments of a call were lost with the process.
+/// Output for the model if the secret arguments of an agent's call were lost with the process.
 const SECRETS_LOST: &str = "The secret arguments of this call were not kept. Ask for them again.";
 
 /// A call that a driver is about to work on.
@@ -65,8 +66,16 @@ impl<C: Send + Sync + 'static> RunScope<C> {
                 None => Ok(ResolvedCall::Unavailable(result)),
             };
         };
-        let Some(edited) = with_secrets(&tool, &raw, edited.as_deref()) else {
-            return Ok(ResolvedCall::Unavailable(CallResult::new(CallStatus::Failed, SECRETS_LOST)));
+        let shown = edited.clone().unwrap_or_else(|| raw.as_str().into());
+        let (edited, is_given_again) = match with_secrets(&tool, &raw, edited.as_deref()) {
+            Some(edited) => (edited, false),
+            None => {
+                let answers = self.with_run(|run| run.answered_questions(call).to_vec());
+                match restore_from_answers(&answers, &shown, &tool.secret_arguments) {
+                    Some(restored) => (Some(restored), true),
+                    None => return Ok(ask_for_secrets(&tool, &raw, &shown)),
+                }
+            }
         };
         if let (Some(edited), [_, ..]) = (&edited, tool.secret_arguments.as_slice()) {
             self.recorder.secrets.mask_values(edited, &tool.secret_arguments);
@@ -74,6 +83,9 @@ impl<C: Send + Sync + 'static> RunScope<C> {
         let path = self.call_path(call);
         let read = self.with_run(|run| read_saved_arguments(run, call, edited.as_deref(), &tool, path));
         match (read, edited) {
+            (Err(ConfigError::ArgumentsNoLongerValid { .. }), _) if is_given_again => {
+                Ok(ask_for_secrets(&tool, &raw, &shown))
+            }
             // Nobody but the tool could have told the person, and they cannot decide again.
             (Err(ConfigError::ArgumentsNoLongerValid { problems, .. }), Some(edited)) => {
                 let shown = redaction::redact_arguments(&edited, &tool.secret_arguments);
@@ -83,7 +95,14 @@ impl<C: Send + Sync + 'static> RunScope<C> {
                 );
                 Ok(ResolvedCall::Unavailable(CallResult::new(CallStatus::InvalidArguments, text)))
             }
-            (read, _) => Ok(ResolvedCall::WithTool(read?)),
+            (read, _) => {
+                let mut prepared = read?;
+                if is_given_again {
+                    // Nobody changed the arguments.
+                    prepared.edited_arguments = None;
+                }
+                Ok(ResolvedCall::WithTool(prepared))
+            }
         }
     }
 
@@ -99,6 +118,24 @@ impl<C: Send + Sync + 'static> RunScope<C> {
             Some(read_arguments(&tool, run.agent(), raw, RawArguments::Text(raw.into())).1)
         })
     }
+}
+
+/// Returns a call that asks a person for the secret arguments that were lost. Its tool is not called with placeholders.
+fn ask_for_secrets<C: Send + Sync + 'static>(tool: &Arc<Tool<C>>, raw: &str, shown: &str) -> ResolvedCall<C> {
+    if matches!(tool.body, ToolBody::Agent(_)) {
+        return ResolvedCall::Unavailable(CallResult::new(CallStatus::Failed, SECRETS_LOST));
+    }
+    let body = SecretQuestionBody::new(shown, &tool.secret_arguments);
+    ResolvedCall::WithTool(PreparedCall {
+        tool: tool.clone(),
+        arguments: shown.into(),
+        raw_arguments: RawArguments::Text(raw.into()),
+        prepared_body: Some(Box::new(body)),
+        agent_arguments: None,
+        edited_arguments: None,
+        receipt_digest: None,
+        lacks_secrets: true,
+    })
 }
 
 /// Reads the arguments of a saved call: the planned ones, or those that a person edited.

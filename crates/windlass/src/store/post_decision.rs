@@ -18,6 +18,7 @@ use super::open::{OpenRunError, load_paused};
 use super::taken_decision::TakenDecisionWait;
 use super::{ApproverSigner, PostedDecision, Store};
 use crate::error::{DecisionError, StoreError, StoreErrorKind};
+use crate::lost_secrets::is_secret_answer;
 use crate::run::PausedRun;
 
 /// An error that prevents posting a decision. Nothing has changed.
@@ -141,7 +142,9 @@ async fn post_as(
         paused.decide_as(review.decided_by.clone());
         paused.display_as(review.displayed);
         paused.sign_with(signer.cloned());
-        let Some(posted) = prepare_post(&mut paused, &call, decision.clone(), reach)? else { return Ok(()) };
+        let secrets = SecretPassage::of_store(store);
+        let prepared = prepare_post(&mut paused, &call, decision.clone(), reach, secrets)?;
+        let Some(posted) = prepared else { return Ok(()) };
         if review.attempt.is_some_and(|attempt| attempt != posted.attempt) {
             return Err(DecisionError::NotPending(posted.path).into());
         }
@@ -187,12 +190,30 @@ async fn authenticate_post(
 /// Error for an edit that would put a secret into the store.
 const SECRET_EDIT: &str = "secret arguments cannot be edited through a store; leave them as `[secret]`, or decide where the run is driven";
 
+/// Error for an answer that would put a secret into the store.
+const SECRET_ANSWER: &str = "secret arguments cannot be given through a store that is not encrypted, or with a signature; answer where the run is driven";
+
+/// The way of secrets through a store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SecretPassage {
+    Refused,
+    /// The store seals them.
+    Sealed,
+}
+
+impl SecretPassage {
+    fn of_store(store: &dyn Store) -> Self {
+        if store.seals_values() { Self::Sealed } else { Self::Refused }
+    }
+}
+
 /// Makes the decision on the loaded run, and returns it as one to post; `None` if the same one is taken.
 fn prepare_post(
     paused: &mut PausedRun,
     call: &CallPath,
     decision: Decision,
     reach: DecisionScope,
+    secrets: SecretPassage,
 ) -> Result<Option<PostedDecision>, PostDecisionError> {
     let taken = paused.taken_decision(call);
     if taken.as_ref().is_some_and(|taken| taken.decision == decision) {
@@ -206,6 +227,10 @@ fn prepare_post(
         .map_or(0, |corrected| corrected.posted_revision);
     let edited = match &decision {
         Decision::ApproveEdited { arguments } => Some(arguments.clone()),
+        _ => None,
+    };
+    let secret_answer = match &decision {
+        Decision::Answer { value } if is_secret_answer(value) => Some(decision.clone()),
         _ => None,
     };
     let decided = paused.decide(call.clone(), decision, reach);
@@ -227,6 +252,9 @@ fn prepare_post(
         // The store would keep the secret, or the driver would run the call with the old one.
         return Err(DecisionError::InvalidArguments(SECRET_EDIT.to_owned()).into());
     }
+    if secret_answer.is_some() && (secrets == SecretPassage::Refused || decided.signature.is_some()) {
+        return Err(DecisionError::InvalidArguments(SECRET_ANSWER.to_owned()).into());
+    }
     let path = CallPath::new(&made.path, decided.call.clone());
     let held = asked.into_iter().find(|pending| pending.path == path);
     let Some(held) = held.or(corrected.map(|corrected| corrected.pending)) else {
@@ -238,6 +266,10 @@ fn prepare_post(
     if held.is_expired(made.at) {
         return Err(DecisionError::Expired(path).into());
     }
-    let decision = DecisionRecorded { posted_revision: recorded_revision, ..decided.clone() };
+    let mut decision = DecisionRecorded { posted_revision: recorded_revision, ..decided.clone() };
+    if let Some(answer) = secret_answer {
+        // The driver gets the secrets themselves, and records placeholders.
+        decision.decision = answer;
+    }
     Ok(Some(PostedDecision { path, attempt: held.attempt, decision, posted_at: made.at, mac: None }))
 }

@@ -29,6 +29,7 @@ use super::{
     CallDetails, ConflictOrder, RawArguments, ReconcileOutcome, Tool, ToolBody, ToolContext, ToolError,
     to_output_content,
 };
+use crate::lost_secrets::is_secret_answer;
 use crate::redaction;
 
 /// Maximum size of the arguments in bytes.
@@ -53,6 +54,8 @@ pub(crate) struct PreparedCall<C> {
     pub(crate) edited_arguments: Option<Arc<str>>,
     /// Digest of the receipt that answers identical calls, if the tool has receipts.
     pub(crate) receipt_digest: Option<Digest>,
+    /// True if the secret arguments were lost, and the body asks a person for them.
+    pub(crate) lacks_secrets: bool,
 }
 
 /// The prepared calls of a model response.
@@ -88,7 +91,13 @@ impl<C> PreparedCall<C> {
             tool: self.tool.clone(),
             arguments: self.arguments.clone(),
             raw_arguments: self.raw_arguments.clone(),
-            answered_questions: run.answered_questions(call).to_vec(),
+            // The body has its arguments, and did not ask for them.
+            answered_questions: run
+                .answered_questions(call)
+                .iter()
+                .filter(|answered| !is_secret_answer(&answered.answer))
+                .cloned()
+                .collect(),
             receipt_digest: recorded.map_or(self.receipt_digest, |recorded| recorded.receipt_digest),
             recorded_key: recorded.map(|recorded| recorded.idempotency_key.clone()),
             context_sources: run.call_sources(call),
@@ -103,7 +112,8 @@ impl<C> PreparedCall<C> {
     {
         let tool = &self.tool;
         CallFeatures {
-            has_input_guardrails: !tool.input_guardrails.is_empty(),
+            // They check the whole arguments, when a person has given them.
+            has_input_guardrails: !tool.input_guardrails.is_empty() && !self.lacks_secrets,
             has_output_guardrails: !tool.output_guardrails.is_empty(),
             has_enabled_rule: tool.enabled.static_value() != Some(true),
             has_permits: of_run.has_permits
@@ -236,6 +246,7 @@ pub(crate) fn read_arguments<C: Send + Sync + 'static>(
         agent_arguments: value,
         edited_arguments: None,
         receipt_digest,
+        lacks_secrets: false,
     };
     (found, ready)
 }
