@@ -10,6 +10,7 @@ mod args;
 mod cli_error;
 mod command;
 mod demo;
+mod live_trace;
 mod panic_report;
 mod project;
 mod project_keys;
@@ -60,7 +61,11 @@ fn run_to_exit(args: CliArgs, term: Terminal) -> Result<CommandExit, CliError> {
         .enable_all()
         .build()
         .map_err(|error| CliError::new(format!("the runtime cannot start: {error}")))?;
-    let exit = runtime.block_on(command::run_command(args, term));
+    let exit = runtime.block_on(async {
+        let exit = command::run_command(args, term).await;
+        live_trace::flush_traces().await;
+        exit
+    });
     runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     exit
 }

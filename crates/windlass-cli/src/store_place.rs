@@ -12,6 +12,7 @@ use windlass::session::Session;
 use windlass::store::{ApproverPolicy, EncryptedStore, EncryptionKeys, RestoreReport, SqliteStore, Store};
 
 use crate::cli_error::CliError;
+use crate::live_trace::trace_store;
 use crate::project_keys::StoreKeySource;
 use crate::terminal::print_store_warning;
 
@@ -94,16 +95,18 @@ impl StorePlace {
         }
     }
 
-    /// Opens the store, which exists.
+    /// Opens the store, which exists. The spans of its runs are sent while they are written, if the variables `OTEL_*` name
+    /// a collector.
     pub(crate) async fn open(&self, trust: &StoreTrust) -> Result<ProjectStore, CliError> {
         let store: ProjectStore = match self {
             Self::File(path) => Arc::new(open_file(path, trust)?),
             Self::Database(address) => connect_database(address, trust).await?,
         };
-        Ok(match &trust.encryption {
+        let store: ProjectStore = match &trust.encryption {
             Some(keys) => Arc::new(EncryptedStore::new(store, keys.clone())),
             None => store,
-        })
+        };
+        Ok(trace_store(store))
     }
 }
 

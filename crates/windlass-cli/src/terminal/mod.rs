@@ -353,6 +353,14 @@ pub(crate) fn print_store_warning(path: &std::path::Path, warning: &windlass::st
     let _printed = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
+/// Prints a warning that concerns no store and no run.
+#[cfg(feature = "otlp")]
+pub(crate) fn print_warning(text: &str) {
+    let line = format!("warning: {}\n", SafeText::from_words(text));
+    // A failure to print cannot be reported anywhere.
+    let _printed = std::io::stderr().lock().write_all(line.as_bytes());
+}
+
 /// Prints the progress of a download of weights on one line.
 #[cfg(feature = "local")]
 pub(crate) fn print_download_progress(there: u64, all: u64) {
