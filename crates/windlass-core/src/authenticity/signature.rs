@@ -93,6 +93,25 @@ pub enum SignatureError {
     /// The signature is not that of the decision.
     #[error("the signature with the key of {0:?} does not match")]
     Mismatch(String),
+    /// The signature is of an approver who does not decide about this call.
+    #[error("{name:?} has signed it, and {} about this call", only_deciders(.deciders))]
+    OtherDeciders {
+        /// Name of the approver who signed.
+        name: String,
+        /// Names of the approvers who decide about the call.
+        deciders: Vec<String>,
+    },
+    /// The call is not known, so that nobody can tell who decides about it.
+    #[error("nobody can tell who decides about its call, which cannot be read")]
+    UnknownCall,
+}
+
+fn only_deciders(names: &[String]) -> String {
+    if names.is_empty() {
+        "nobody decides".to_owned()
+    } else {
+        format!("only {} decides", names.join(" or "))
+    }
 }
 
 /// The reason why a decision is forged.

@@ -28,6 +28,7 @@
 //! ```
 
 mod apply;
+mod approvers;
 mod command_pattern;
 mod condition;
 mod replay;

@@ -22,6 +22,8 @@ pub(super) struct PolicyRule {
     pub(super) hours: Option<HoursRange>,
     /// The rule matches if the model could read text of one of these sources; any text if empty.
     pub(super) context: ContentSources,
+    /// Names of the approvers who decide about the calls that the rule matches; any approver if empty.
+    pub(super) approvers: Vec<String>,
 }
 
 /// A name with `*` for any text and `?` for any character.

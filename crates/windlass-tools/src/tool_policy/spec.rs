@@ -50,6 +50,7 @@ struct RuleSpec {
     when: BTreeMap<String, Spanned<ConditionSpec>>,
     hours: Option<Spanned<String>>,
     context: Option<Spanned<OneOrMany<ContentSource>>>,
+    approvers: Option<Spanned<OneOrMany<String>>>,
     #[serde(default)]
     examples: Vec<Spanned<ExampleSpec>>,
 }
@@ -281,6 +282,23 @@ fn compile_rule(
         }
         None => ContentSources::NONE,
     };
+    let approvers = match rule.approvers {
+        Some(approvers) if verdict != PolicyVerdict::AskEachTime => {
+            let message = "`approvers` needs `decision = \"ask_each_time\"`: a standing approval of somebody else would \
+                           cover the call";
+            return Err(source.error(approvers.span().start, about(message.into())));
+        }
+        Some(approvers) => {
+            let place = approvers.span().start;
+            let names = approvers.into_inner().into_vec();
+            if names.is_empty() {
+                return Err(source
+                    .error(place, about("`approvers` names nobody; to refuse the call, deny it".into())));
+            }
+            names
+        }
+        None => Vec::new(),
+    };
     let is_conditional = !commands.is_empty() || !conditions.is_empty() || hours.is_some();
     if verdict == PolicyVerdict::Allow {
         if tools.is_empty() {
@@ -318,6 +336,7 @@ fn compile_rule(
         conditions,
         hours,
         context,
+        approvers,
     };
     Ok((compiled, rule.examples))
 }

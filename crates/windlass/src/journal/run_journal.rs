@@ -386,7 +386,7 @@ impl RunJournal {
         let Some(owned) = &self.owned else { return Ok(None) };
         let AppendTarget { store, lease } = &**owned.queue.target();
         let Some(posted) = store.take_decision(lease, call, attempt).await? else { return Ok(None) };
-        match check_posted(&**store, &lease.run, posted) {
+        match check_posted(&**store, &lease.run, posted).await {
             Ok(posted) => Ok(Some(posted)),
             Err(refused) => {
                 owned.add_warning(refused.to_string());

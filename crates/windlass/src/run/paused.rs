@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use windlass_core::{
-    authenticity::{MacError, MacKeyId, MacKeyring, SignedDecision},
+    authenticity::{DecisionSignature, MacError, MacKeyId, MacKeyring, SignedDecision},
     canonical::Digest,
     decision::{CorrectableCall, Decision, DecisionScope, PendingCall, PostedNote, StandingDecision},
     id::{CallId, CallPath, Timestamp},
@@ -37,10 +37,22 @@ pub struct PausedRun {
     kept: KeptResults,
     decided_by: Option<String>,
     displayed: Option<Digest>,
-    signer: Option<Arc<ApproverSigner>>,
+    signer: DecisionSigner,
     /// Decisions that are posted about the pending calls.
     posted: Vec<PostedDecision>,
     text_authenticity: Option<TextAuthenticity>,
+}
+
+/// The origin of the signatures of decisions.
+#[derive(Clone, Default)]
+enum DecisionSigner {
+    /// Decisions are not signed.
+    #[default]
+    Nobody,
+    /// A private key signs them.
+    Key(Arc<ApproverSigner>),
+    /// The approver has signed elsewhere.
+    Elsewhere(DecisionSignature),
 }
 
 /// The result of the verification of a run's text.
@@ -95,7 +107,7 @@ impl PausedRun {
             kept,
             decided_by: None,
             displayed: None,
-            signer: None,
+            signer: DecisionSigner::Nobody,
             posted: Vec::new(),
             text_authenticity: None,
         }
@@ -268,7 +280,13 @@ impl PausedRun {
     /// Sets the approver's private key, which signs the decisions that follow. A run of a store with approvers
     /// ([`Store::approvers`]) refuses decisions that no approver has signed.
     pub fn sign_with(&mut self, signer: Option<Arc<ApproverSigner>>) {
-        self.signer = signer;
+        self.signer = signer.map_or(DecisionSigner::Nobody, DecisionSigner::Key);
+    }
+
+    /// Sets the signature that an approver has made elsewhere, for the decision that follows: see
+    /// [`prepare_decision`](crate::store::prepare_decision).
+    pub fn attach_signature(&mut self, signature: DecisionSignature) {
+        self.signer = DecisionSigner::Elsewhere(signature);
     }
 
     /// Approves the call.
@@ -454,13 +472,16 @@ impl PausedRun {
 
     /// Returns a decision with the signature of the approver, as the journal has it.
     fn signed_entry(&self, path: &[CallId], attempt: u32, entry: JournalEntry) -> JournalEntry {
-        let (JournalEntry::DecisionRecorded(mut decided), Some(signer)) = (entry.clone(), &self.signer)
-        else {
-            return entry;
+        let JournalEntry::DecisionRecorded(mut decided) = entry else { return entry };
+        let signature = match &self.signer {
+            DecisionSigner::Nobody => None,
+            DecisionSigner::Key(signer) => {
+                let (run, path) = (self.record.outline().id(), CallPath::new(path, decided.call.clone()));
+                Some(signer.sign(&SignedDecision { run, path: &path, attempt, decision: &decided }))
+            }
+            DecisionSigner::Elsewhere(signature) => Some(signature.clone()),
         };
-        let (run, path) = (self.record.outline().id(), CallPath::new(path, decided.call.clone()));
-        let signed = SignedDecision { run, path: &path, attempt, decision: &decided };
-        decided.signature = Some(Box::new(signer.sign(&signed)));
+        decided.signature = signature.map(Box::new);
         JournalEntry::DecisionRecorded(decided)
     }
 
@@ -476,7 +497,13 @@ impl PausedRun {
             return Ok(());
         };
         let (run, path) = (self.record.outline().id(), CallPath::new(path, decision.call.clone()));
-        Ok(approvers.verify(&SignedDecision { run, path: &path, attempt, decision })?)
+        let signed = SignedDecision { run, path: &path, attempt, decision };
+        let pending = self.record.outline().pending_calls().into_iter().find(|pending| pending.path == path);
+        match pending.or_else(|| self.correctable_call(&path).map(|correctable| correctable.pending)) {
+            Some(call) => Ok(approvers.verify_about(&signed, &call)?),
+            // The core refuses a decision about a call that is not held.
+            None => Ok(approvers.verify(&signed)?),
+        }
     }
 
     /// Returns a decision without the secret arguments that a person edited, or gave again.

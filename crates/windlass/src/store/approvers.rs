@@ -4,7 +4,8 @@
 //! key stays with the approver, and neither the driver nor the store has it.
 //!
 //! Invariant: in a store with approvers, no decision other than a rejection takes effect unless an approver has signed
-//! it, for this hold of this call in this run, in his or her own name.
+//! it, for this hold of this call in this run, in his or her own name. If there are rules, it is an approver who decides
+//! about this call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,7 +15,7 @@ use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use windlass_core::{
     authenticity::{ApproverKey, DecisionSignature, SignatureError, SignedDecision},
     canonical::Digest,
-    decision::Decision,
+    decision::{Decision, PendingCall},
     id::{CallPath, RunId},
     journal::{DecisionRecorded, JournalEntry, JournalFormatError, JournalRecord},
     run::{ReplayedRun, Run},
@@ -65,12 +66,37 @@ impl ApproverSigner {
     }
 }
 
+/// Rules that say which approvers decide about a call.
+///
+/// A rule is evaluated when a decision is made, when it takes effect, and whenever the journal is read. It must not depend
+/// on anything but the call.
+pub trait ApproverRules: fmt::Debug + Send + Sync {
+    /// Returns the names of the approvers who decide about a call; `None` if every approver does. For an approval with
+    /// edited arguments the call has those.
+    fn deciders(&self, call: &PendingCall) -> Option<BTreeSet<String>>;
+}
+
 /// The approvers whose signatures count, each with a name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct ApproverPolicy {
     domain: Arc<str>,
     names: BTreeMap<ApproverKey, String>,
+    rules: Option<Arc<dyn ApproverRules>>,
 }
+
+/// Two policies are equal if they list the same approvers and share their rules.
+impl PartialEq for ApproverPolicy {
+    fn eq(&self, other: &Self) -> bool {
+        let has_same_rules = match (&self.rules, &other.rules) {
+            (None, None) => true,
+            (Some(own), Some(rules)) => Arc::ptr_eq(own, rules),
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        self.domain == other.domain && self.names == other.names && has_same_rules
+    }
+}
+
+impl Eq for ApproverPolicy {}
 
 impl ApproverPolicy {
     /// Creates a policy without approvers: nothing is approved.
@@ -91,6 +117,34 @@ impl ApproverPolicy {
     pub fn with_domain(mut self, domain: impl Into<Arc<str>>) -> Self {
         self.domain = domain.into();
         self
+    }
+
+    /// Sets the rules that say which approvers decide about a call. Without them every approver decides about every call.
+    #[must_use]
+    pub fn with_rules(mut self, rules: Arc<dyn ApproverRules>) -> Self {
+        self.rules = Some(rules);
+        self
+    }
+
+    /// Returns the domain: see [`ApproverSigner::with_domain`].
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// Returns true if there are rules that say which approvers decide about a call.
+    pub(super) fn has_rules(&self) -> bool {
+        self.rules.is_some()
+    }
+
+    /// Returns the names of the approvers who decide about a call, in order and each once.
+    pub fn deciders(&self, call: &PendingCall) -> Vec<&str> {
+        let allowed = self.rules.as_ref().and_then(|rules| rules.deciders(call));
+        self.names().filter(|name| allowed.as_ref().is_none_or(|allowed| allowed.contains(*name))).collect()
+    }
+
+    /// Returns true if both policies list the same keys by the same names, whatever their rules say.
+    pub fn has_same_keys(&self, other: &Self) -> bool {
+        self.names == other.names
     }
 
     /// Returns the name of the approver with this key.
@@ -127,6 +181,50 @@ impl ApproverPolicy {
         if is_valid { Ok(()) } else { Err(SignatureError::Mismatch(name.clone())) }
     }
 
+    /// Verifies a decision like [`ApproverPolicy::verify`], and that the approver decides about the call.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why the decision does not count.
+    pub fn verify_about(
+        &self,
+        signed: &SignedDecision<'_>,
+        call: &PendingCall,
+    ) -> Result<(), SignatureError> {
+        self.verify(signed)?;
+        let DecisionRecorded { decision, decided_by, .. } = signed.decision;
+        let edited = match decision {
+            Decision::Reject { .. } => return Ok(()),
+            Decision::ApproveEdited { arguments } => {
+                Some(PendingCall { arguments: arguments.clone(), ..call.clone() })
+            }
+            Decision::Approve
+            | Decision::ConfirmExecuted { .. }
+            | Decision::ConfirmNotExecuted
+            | Decision::OutcomeUnknown
+            | Decision::Answer { .. } => None,
+        };
+        let (name, deciders) =
+            (decided_by.clone().unwrap_or_default(), self.deciders(edited.as_ref().unwrap_or(call)));
+        if deciders.contains(&name.as_str()) {
+            return Ok(());
+        }
+        let deciders = deciders.into_iter().map(str::to_owned).collect();
+        Err(SignatureError::OtherDeciders { name, deciders })
+    }
+
+    /// Verifies a decision about a call of a run: with its rules if the run holds the call.
+    fn verify_in(
+        &self,
+        signed: &SignedDecision<'_>,
+        held: Option<&PendingCall>,
+    ) -> Result<(), SignatureError> {
+        match held {
+            Some(call) => self.verify_about(signed, call),
+            None => self.verify(signed),
+        }
+    }
+
     /// Verifies the decisions of a journal from its first record on.
     ///
     /// # Errors
@@ -137,14 +235,22 @@ impl ApproverPolicy {
         // A journal that cannot be replayed grants nothing, and whoever reads it reports that.
         let Ok(mut replay) = Run::replay(std::slice::from_ref(first)) else { return Ok(()) };
         for record in later {
+            let forged = |reason: SignatureError| JournalFormatError::forged_decision(record, reason.into());
+            let mut is_about_unknown_call = false;
             if let JournalEntry::DecisionRecorded(decision) = &record.entry {
                 let path = CallPath::new(&record.path, decision.call.clone());
                 let attempt = held_attempt(&replay, &path);
-                self.verify(&SignedDecision { run, path: &path, attempt, decision })
-                    .map_err(|reason| JournalFormatError::forged_decision(record, reason.into()))?;
+                let held = if self.has_rules() { held_call(&replay.run, &path) } else { None };
+                self.verify_in(&SignedDecision { run, path: &path, attempt, decision }, held.as_ref())
+                    .map_err(forged)?;
+                let is_rejection = matches!(decision.decision, Decision::Reject { .. });
+                is_about_unknown_call = self.has_rules() && held.is_none() && !is_rejection;
             }
             if replay.apply_record(record).is_err() {
                 return Ok(());
+            }
+            if is_about_unknown_call {
+                return Err(forged(SignatureError::UnknownCall));
             }
         }
         Ok(())
@@ -155,6 +261,15 @@ impl ApproverPolicy {
 fn held_attempt(replay: &ReplayedRun, path: &CallPath) -> u32 {
     let run = replay.run.at_path(path.parent_calls());
     run.and_then(|run| run.untaken_hold(path.call())).map_or(0, |hold| hold.attempt)
+}
+
+/// Returns a call of a run that waits, or whose decision can be corrected.
+pub(super) fn held_call(run: &Run, path: &CallPath) -> Option<PendingCall> {
+    let pending = run.pending_calls().into_iter().find(|pending| pending.path == *path);
+    pending.or_else(|| {
+        let run = run.at_path(path.parent_calls())?;
+        run.correctable_call(path.call()).map(|correctable| correctable.pending)
+    })
 }
 
 fn decode_hex(text: &str) -> Option<Vec<u8>> {

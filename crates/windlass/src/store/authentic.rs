@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use futures_util::FutureExt;
 use windlass_core::{
     authenticity::{
         ForgeryReason, MacError, MacKeyId, MacKeyring, MacMessage, MessageMac, SignatureError, SignedDecision,
@@ -13,7 +14,8 @@ use windlass_core::{
     id::{CallPath, RunId},
 };
 
-use super::{PostedDecision, Store, StoredSnapshot};
+use super::approvers::held_call;
+use super::{PostedDecision, Store, StoredSnapshot, read_run};
 use crate::error::StoreError;
 
 /// Start of the first line of a snapshot's body if it has a MAC.
@@ -54,7 +56,7 @@ impl fmt::Display for RefusedDecision {
 pub async fn load_posted_decisions(store: &dyn Store, run: &RunId) -> Result<PostedDecisions, StoreError> {
     let mut found = PostedDecisions::default();
     for posted in store.posted_decisions(run).await? {
-        match check_posted(store, run, posted) {
+        match check_posted(store, run, posted).await {
             Ok(posted) => found.authentic.push(posted),
             Err(refused) => found.refused.push(*refused),
         }
@@ -63,14 +65,15 @@ pub async fn load_posted_decisions(store: &dyn Store, run: &RunId) -> Result<Pos
 }
 
 /// Returns a posted decision if it is authentic.
-pub(crate) fn check_posted(
+pub(crate) async fn check_posted(
     store: &dyn Store,
     run: &RunId,
     posted: PostedDecision,
 ) -> Result<PostedDecision, Box<RefusedDecision>> {
-    let verified = verify_posted_mac(store, run, &posted)
-        .map_err(ForgeryReason::from)
-        .and_then(|()| verify_signature(store, run, &posted).map_err(ForgeryReason::from));
+    let verified = match verify_posted_mac(store, run, &posted) {
+        Ok(()) => verify_signature(store, run, &posted).await.map_err(ForgeryReason::from),
+        Err(reason) => Err(reason.into()),
+    };
     match verified {
         Ok(()) => Ok(posted),
         Err(reason) => {
@@ -89,14 +92,24 @@ fn verify_posted_mac(store: &dyn Store, run: &RunId, posted: &PostedDecision) ->
 }
 
 /// Verifies the signature of a posted decision, if the store has approvers.
-pub(super) fn verify_signature(
+async fn verify_signature(
     store: &dyn Store,
     run: &RunId,
     posted: &PostedDecision,
 ) -> Result<(), SignatureError> {
     let Some(approvers) = store.approvers() else { return Ok(()) };
     let PostedDecision { path, attempt, decision, .. } = posted;
-    approvers.verify(&SignedDecision { run, path, attempt: *attempt, decision })
+    let signed = SignedDecision { run, path, attempt: *attempt, decision };
+    if !approvers.has_rules() {
+        return approvers.verify(&signed);
+    }
+    // The rules are about the call, which only the journal has.
+    let opened = read_run(store, run).boxed().await.map_err(|_| SignatureError::UnknownCall)?;
+    match held_call(&opened.replay.run, path) {
+        Some(call) => approvers.verify_about(&signed, &call),
+        // No driver takes a decision about a call that is not held.
+        None => approvers.verify(&signed),
+    }
 }
 
 /// Sets the revision and the MAC of a decision that is about to be posted.

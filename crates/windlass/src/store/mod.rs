@@ -29,7 +29,7 @@ mod sqlite;
 mod taken_decision;
 mod wrapper;
 
-pub use approvers::{ApproverPolicy, ApproverSigner};
+pub use approvers::{ApproverPolicy, ApproverRules, ApproverSigner};
 pub use authentic::{PostedDecisions, RefusedDecision, load_posted_decisions};
 pub(crate) use authentic::{authenticate_snapshot, check_posted};
 pub use deltas::{
@@ -51,8 +51,8 @@ pub use open::{
 };
 pub(crate) use open::{OpenedRun, read_run};
 pub use post_decision::{
-    DecisionReview, PostDecisionError, TakenDecision, post_decision, post_reviewed_decision,
-    post_signed_decision,
+    DecisionReview, PostDecisionError, TakenDecision, UnsignedDecision, post_decision,
+    post_decision_with_signature, post_reviewed_decision, post_signed_decision, prepare_decision,
 };
 pub use query::{RunCursor, RunQuery, StartSession, end_of_run, list_all_runs, session_of_first_line};
 pub use restore::{RestoreReport, mark_restored};

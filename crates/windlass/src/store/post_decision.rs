@@ -4,16 +4,14 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use windlass_core::{
-    authenticity::SignatureError,
+    authenticity::{ApproverKey, DecisionSignature, SignatureError, SignedDecision},
     canonical::Digest,
-    decision::{Decision, DecisionScope},
+    decision::{Decision, DecisionScope, PendingCall},
     id::{CallPath, RunId},
     journal::{DecisionRecorded, JournalEntry},
 };
 
-use super::authentic::{
-    PostedDecisions, authenticate_posted, find_posted, load_posted_decisions, verify_signature,
-};
+use super::authentic::{PostedDecisions, authenticate_posted, find_posted, load_posted_decisions};
 use super::open::{OpenRunError, load_paused};
 use super::taken_decision::TakenDecisionWait;
 use super::{ApproverSigner, PostedDecision, Store};
@@ -105,7 +103,7 @@ pub async fn post_reviewed_decision(
     reach: DecisionScope,
     review: DecisionReview,
 ) -> Result<(), PostDecisionError> {
-    post_as(store, run, call.into(), decision, reach, review, None).await
+    post_as(store, run, call.into(), decision, reach, review, PostSignature::Nobody).await
 }
 
 /// Posts a decision like [`post_reviewed_decision`], with the signature of an approver. The name that decides is the one
@@ -123,7 +121,96 @@ pub async fn post_signed_decision(
     review: DecisionReview,
     signer: &Arc<ApproverSigner>,
 ) -> Result<(), PostDecisionError> {
-    post_as(store, run, call.into(), decision, reach, review, Some(signer)).await
+    post_as(store, run, call.into(), decision, reach, review, PostSignature::Key(signer)).await
+}
+
+/// Posts a decision like [`post_signed_decision`], with a signature that the approver has made elsewhere under the message
+/// of [`prepare_decision`].
+///
+/// # Errors
+///
+/// Returns [`PostDecisionError::Signature`] with the reason if the signature does not count: it is of a stranger, of another
+/// call, run, hold, decision, scope, name or display, or of an approver who does not decide about this call.
+pub async fn post_decision_with_signature(
+    store: &dyn Store,
+    run: &RunId,
+    call: impl Into<CallPath>,
+    decision: Decision,
+    reach: DecisionScope,
+    review: DecisionReview,
+    signature: DecisionSignature,
+) -> Result<(), PostDecisionError> {
+    post_as(store, run, call.into(), decision, reach, review, PostSignature::Elsewhere(&signature)).await
+}
+
+/// The signature of a decision that is posted.
+#[derive(Clone, Copy)]
+enum PostSignature<'a> {
+    Nobody,
+    Key(&'a Arc<ApproverSigner>),
+    Elsewhere(&'a DecisionSignature),
+}
+
+/// A decision as it would be posted, for an approver who signs it elsewhere.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnsignedDecision {
+    /// The run.
+    pub run: RunId,
+    /// The call as it waits.
+    pub call: PendingCall,
+    /// The decision as the journal would have it, without a signature.
+    pub decision: DecisionRecorded,
+    /// The domain of the store's approvers: see [`ApproverSigner::with_domain`].
+    pub domain: String,
+}
+
+impl UnsignedDecision {
+    /// Returns the decision with everything that an approver signs.
+    pub fn to_sign(&self) -> SignedDecision<'_> {
+        let PendingCall { path, attempt, .. } = &self.call;
+        SignedDecision { run: &self.run, path, attempt: *attempt, decision: &self.decision }
+    }
+
+    /// Returns the exact bytes that the holder of a key signs.
+    pub fn message(&self, key: &ApproverKey) -> Vec<u8> {
+        self.to_sign().message(&self.domain, key)
+    }
+}
+
+/// Prepares a decision about a call for an approver who signs it elsewhere. Nothing is posted. The signature goes to
+/// [`post_decision_with_signature`], with the same decision, scope and review.
+///
+/// # Errors
+///
+/// Returns an error if the decision could not be posted, and [`PostDecisionError::AlreadyTaken`] if one is taken.
+pub async fn prepare_decision(
+    store: &dyn Store,
+    run: &RunId,
+    call: impl Into<CallPath>,
+    decision: Decision,
+    reach: DecisionScope,
+    review: DecisionReview,
+) -> Result<UnsignedDecision, PostDecisionError> {
+    let call = call.into();
+    let mut paused = load_paused(store, run).await?;
+    // Nobody has signed the decision yet.
+    paused.set_approvers(None);
+    paused.decide_as(review.decided_by);
+    paused.display_as(review.displayed);
+    let held = paused.pending_calls();
+    let correctable = paused.correctable_call(&call).map(|correctable| correctable.pending);
+    let taken = paused.taken_decision(&call);
+    let Some(posted) = prepare_post(&mut paused, &call, decision, reach)? else {
+        return Err(taken.map_or_else(|| DecisionError::NotPending(call).into(), PostDecisionError::from));
+    };
+    if review.attempt.is_some_and(|attempt| attempt != posted.attempt) {
+        return Err(DecisionError::NotPending(posted.path).into());
+    }
+    let held = held.into_iter().find(|held| held.path == posted.path).or(correctable);
+    let Some(call) = held else { return Err(DecisionError::NotPending(posted.path).into()) };
+    let domain = store.approvers().map_or_else(String::new, |approvers| approvers.domain().to_owned());
+    let decision = DecisionRecorded { posted_revision: 0, ..posted.decision };
+    Ok(UnsignedDecision { run: run.clone(), call, decision, domain })
 }
 
 async fn post_as(
@@ -133,7 +220,7 @@ async fn post_as(
     decision: Decision,
     reach: DecisionScope,
     review: DecisionReview,
-    signer: Option<&Arc<ApproverSigner>>,
+    signature: PostSignature<'_>,
 ) -> Result<(), PostDecisionError> {
     let mut attempts = 0;
     let mut taken_wait = None;
@@ -141,14 +228,17 @@ async fn post_as(
         let mut paused = load_paused(store, run).await?;
         paused.decide_as(review.decided_by.clone());
         paused.display_as(review.displayed);
-        paused.sign_with(signer.cloned());
+        match signature {
+            PostSignature::Nobody => {}
+            PostSignature::Key(signer) => paused.sign_with(Some(signer.clone())),
+            PostSignature::Elsewhere(signature) => paused.attach_signature(signature.clone()),
+        }
         let secrets = SecretPassage::of_store(store);
         let prepared = prepare_post(&mut paused, &call, decision.clone(), reach, secrets)?;
         let Some(posted) = prepared else { return Ok(()) };
         if review.attempt.is_some_and(|attempt| attempt != posted.attempt) {
             return Err(DecisionError::NotPending(posted.path).into());
         }
-        verify_signature(store, run, &posted)?;
         let record_count = paused.record().records.len() as u64 - 1;
         let Some(posted) = authenticate_post(store, run, posted).await? else { return Ok(()) };
         attempts += 1;

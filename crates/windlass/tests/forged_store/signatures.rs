@@ -1,20 +1,21 @@
 //! Decisions in a store with approvers, by somebody who can write to it and does not have the private key of an approver.
 //! Each attack is first seen to work on the same store without approvers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use windlass::core::authenticity::{ApproverKey, DecisionSignature, SignatureError, SignedDecision};
 use windlass::core::canonical::Digest;
-use windlass::core::decision::{Decision, DecisionScope};
+use windlass::core::decision::{Decision, DecisionScope, PendingCall};
 use windlass::core::id::RunId;
 use windlass::core::inspect::ForkChange;
 use windlass::core::journal::{DecisionRecorded, JournalFormatError};
 use windlass::error::{DecisionError, RunError};
 use windlass::run::{PausedRun, RunResult};
 use windlass::store::{
-    ApproverPolicy, ApproverSigner, DecisionReview, PostDecisionError, PostedDecision, SqliteStore, Store,
-    fork_run, load_paused, load_posted_decisions, post_decision, post_signed_decision, verify_run,
-    verify_stored_run,
+    ApproverPolicy, ApproverRules, ApproverSigner, DecisionReview, PostDecisionError, PostedDecision,
+    SqliteStore, Store, fork_run, load_paused, load_posted_decisions, post_decision, post_signed_decision,
+    verify_run, verify_stored_run,
 };
 
 use super::journal::forge_approval;
@@ -346,4 +347,83 @@ fn a_signature_is_of_every_part_of_a_decision() {
     let unsigned = DecisionRecorded { signature: None, ..decision.clone() };
     let missing = Err(SignatureError::Missing);
     assert_eq!(policy().verify(&SignedDecision { decision: &unsigned, ..signed }), missing);
+}
+
+/// Large payments are Ann's to decide.
+#[derive(Debug)]
+struct LargePayments;
+
+impl ApproverRules for LargePayments {
+    fn deciders(&self, call: &PendingCall) -> Option<BTreeSet<String>> {
+        let is_large = call.arguments_value()["euros"].as_u64().is_none_or(|euros| euros >= 1000);
+        (call.tool.name() == "pay" && is_large).then(|| BTreeSet::from(["ann".to_owned()]))
+    }
+}
+
+/// Opens the store of a victim with a rule about large payments.
+fn ruled(victim: &Victim) -> Arc<dyn Store> {
+    let store = SqliteStore::open(victim.path()).expect("a store").with_snapshot_interval(4);
+    Arc::new(store.with_approvers(policy().with_rules(Arc::new(LargePayments))))
+}
+
+/// Bob is an approver, and not of this call: his signature counts in a store without the rule.
+#[tokio::test]
+async fn an_approver_who_does_not_decide_about_the_call_is_refused_everywhere() {
+    let reason = "\"bob\" has signed it, and only ann decides about this call";
+    let victim = Victim::new();
+    for run in ["open", "run"] {
+        victim.start_payment(ruled(&victim), run).await;
+        let refused = post_signed(&*ruled(&victim), run, "bob", "bob", Decision::Approve).await;
+        let Err(PostDecisionError::Signature(refused)) = refused else { panic!("{refused:?}") };
+        assert_eq!(refused.to_string(), reason);
+        // Nobody checks the rule when it is posted.
+        post_signed(&*guarded(&victim), run, "bob", "bob", Decision::Approve)
+            .await
+            .expect("he is an approver");
+    }
+    let (result, _) = victim.recover(guarded(&victim), "open", done()).await;
+    assert!(is_finished(&result.expect("it goes on")), "without the rule it counts");
+    let (result, warnings) = victim.recover(ruled(&victim), "run", done()).await;
+    assert!(result.expect("it goes on").is_paused());
+    assert!(warnings.len() == 1 && warnings[0].ends_with(reason), "{warnings:?}");
+    assert_eq!(victim.paid().len(), 1);
+    let verified = verify_stored_run(&*ruled(&victim), &"run".into()).await.expect("the journal is intact");
+    assert!(verified.has_forgery());
+    // The run that went on without the rule has his decision in its journal.
+    let refused = verify_run(&*ruled(&victim), &"open".into()).await.expect_err("it is forged");
+    assert!(refused.to_string().contains(reason), "{refused}");
+
+    // Ann decides, in the place of the refused decision.
+    post_signed(&*ruled(&victim), "run", "ann", "ann", Decision::Approve).await.expect("it counts");
+    let (result, warnings) = victim.recover(ruled(&victim), "run", done()).await;
+    assert!(is_finished(&result.expect("it goes on")), "{warnings:?}");
+    assert_eq!(victim.paid().len(), 2);
+    verify_run(&*ruled(&victim), &"run".into()).await.expect("the journal has her signature");
+}
+
+/// The rule is about the call that runs: Bob may make it small, and may not make a small one large.
+#[tokio::test]
+async fn an_edit_is_judged_by_its_own_arguments() {
+    let victim = Victim::new();
+    victim.start_payment(ruled(&victim), "run").await;
+    let paused = load_paused(&*ruled(&victim), &"run".into()).await.expect("it opens");
+    let arguments = paused.pending_calls()[0].arguments.clone();
+    let with_euros = |euros: u64| {
+        let mut edited: serde_json::Value = serde_json::from_str(&arguments).expect("an object");
+        edited["euros"] = euros.into();
+        Decision::ApproveEdited { arguments: windlass::core::canonical::canonical_json(&edited) }
+    };
+    let refused = post_signed(&*ruled(&victim), "run", "bob", "bob", with_euros(5000)).await;
+    assert!(
+        matches!(refused, Err(PostDecisionError::Signature(SignatureError::OtherDeciders { .. }))),
+        "{refused:?}"
+    );
+    // A rejection is anybody's.
+    post_signed(&*ruled(&victim), "run", "bob", "bob", Decision::Reject { message: None })
+        .await
+        .expect("it counts");
+    post_signed(&*ruled(&victim), "run", "bob", "bob", with_euros(7)).await.expect("it is small");
+    let (result, warnings) = victim.recover(ruled(&victim), "run", done()).await;
+    assert!(is_finished(&result.expect("it goes on")), "{warnings:?}");
+    assert_eq!(victim.paid().len(), 1);
 }
