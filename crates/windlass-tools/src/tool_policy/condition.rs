@@ -49,6 +49,17 @@ pub(super) enum RuleStrictness {
     Restricts,
 }
 
+impl RuleStrictness {
+    /// Combines the outcomes for two values that a condition is about: a rule that allows needs both to hold, one that asks
+    /// or denies only one of them.
+    fn combine(self, one: ConditionOutcome, other: ConditionOutcome) -> ConditionOutcome {
+        match self {
+            Self::Allows => one.and(other),
+            Self::Restricts => one.or(other),
+        }
+    }
+}
+
 /// A condition on one argument; all of its parts must hold.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ArgumentCondition {
@@ -90,16 +101,22 @@ impl ArgumentCondition {
                 }
                 let outcomes =
                     values.iter().map(|value| self.check_fields(value, fields, workspace, strictness));
-                match strictness {
-                    RuleStrictness::Allows => outcomes.fold(ConditionOutcome::Holds, ConditionOutcome::and),
-                    RuleStrictness::Restricts => outcomes.fold(ConditionOutcome::Fails, ConditionOutcome::or),
-                }
+                outcomes
+                    .reduce(|one, other| strictness.combine(one, other))
+                    .unwrap_or(ConditionOutcome::Unknown)
             }
             (value, None) => self.check_value(value, workspace),
-            (value, Some((field, inner))) => match value.get(field) {
-                None => ConditionOutcome::Fails,
-                Some(value) => self.check_fields(value, inner, workspace, strictness),
-            },
+            (value, Some((field, inner))) => {
+                // A name may have dots itself. If the argument has both readings, a rule that allows needs both to hold.
+                let nested = value.get(field).map(|value| (value, inner));
+                let dotted = if inner.is_empty() { None } else { value.get(fields.join(".")) };
+                let readings = nested.into_iter().chain(dotted.map(|value| (value, &[][..])));
+                let outcomes =
+                    readings.map(|(value, inner)| self.check_fields(value, inner, workspace, strictness));
+                outcomes
+                    .reduce(|one, other| strictness.combine(one, other))
+                    .unwrap_or(ConditionOutcome::Fails)
+            }
         }
     }
 

@@ -364,6 +364,9 @@ fn a_rule_is_not_evaded_by_other_forms_of_its_arguments() {
         ("read_files", json!({ "paths": [] })),
         ("order", json!({ "items": [{ "amount": 1 }, { "amount": 5000 }] })),
         ("order", json!({ "items": { "amount": 5000 } })),
+        ("order", json!({ "items.amount": 5000 })),
+        ("order", json!({ "items.amount": 5000, "items": { "amount": 1 } })),
+        ("order", json!({ "items.amount": 1, "items": [{ "amount": 5000 }] })),
         ("run_command", command("rm", &["-rf", "x"])),
         ("run_command", command("/bin/rm", &["-rf", "x"])),
         ("run_command", command("../../../bin/rm", &["-rf", "x"])),
@@ -390,6 +393,7 @@ fn a_rule_is_not_evaded_by_other_forms_of_its_arguments() {
     for (tool, arguments) in [
         ("read_files", json!({ "paths": ["fine"] })),
         ("order", json!({ "items": [{ "amount": 1 }] })),
+        ("order", json!({ "items.amount": 1 })),
         ("run_command", command("rmdir", &["x"])),
     ] {
         assert_eq!(verdict(&policy, tool, &arguments), PolicyVerdict::Tool, "{tool} {arguments}");
