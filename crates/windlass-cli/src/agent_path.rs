@@ -89,7 +89,8 @@ fn path_digest(path: &Path) -> Digest {
     Digest::of_text(&path.as_os_str().as_encoded_bytes().escape_ascii().to_string())
 }
 
-fn is_same_file(one: &Path, other: &Path) -> bool {
+/// Returns true if both paths lead to one file.
+pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
     match (one.canonicalize(), other.canonicalize()) {
         (Ok(one), Ok(other)) => one == other,
         _ => false,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use windlass::core::canonical::Digest;
-use windlass::core::decision::Decision;
+use windlass::core::decision::{Decision, PendingCall};
 use windlass::store::{ApproverPolicy, ApproverSigner};
 
 use crate::cli_error::CliError;
@@ -30,6 +30,8 @@ pub(crate) enum ApproverIdentity {
         name: String,
         /// The private key.
         signer: Arc<ApproverSigner>,
+        /// The approvers of the project.
+        policy: Arc<ApproverPolicy>,
     },
     /// The user is no approver, for this reason.
     Stranger {
@@ -43,11 +45,11 @@ impl ApproverIdentity {
     pub(crate) fn of_project(project: &CliProject) -> Result<Self, CliError> {
         match project.approvers()? {
             None => Ok(Self::NotRequired),
-            Some(policy) => Self::in_policy(&policy),
+            Some(policy) => Self::in_policy(policy),
         }
     }
 
-    fn in_policy(policy: &ApproverPolicy) -> Result<Self, CliError> {
+    fn in_policy(policy: ApproverPolicy) -> Result<Self, CliError> {
         let names: Vec<&str> = policy.names().collect();
         let names = if names.is_empty() { "nobody".to_owned() } else { names.join(" or ") };
         let path = approver_key_path()?;
@@ -57,7 +59,11 @@ impl ApproverIdentity {
         }
         let signer = read_signer(&path)?;
         Ok(match policy.name_of(signer.key()) {
-            Some(name) => Self::Approver { name: name.to_owned(), signer: Arc::new(signer) },
+            Some(name) => Self::Approver {
+                name: name.to_owned(),
+                signer: Arc::new(signer),
+                policy: Arc::new(policy.clone()),
+            },
             None => {
                 let reason =
                     format!("only {names} can decide here, and your key {} is not listed", signer.key());
@@ -82,11 +88,18 @@ impl ApproverIdentity {
         }
     }
 
-    /// Returns the reason why approvals of the user do not count.
-    pub(crate) fn refusal(&self) -> Option<&str> {
+    /// Returns the reason why an approval of a call by the user does not count.
+    pub(crate) fn refusal(&self, call: &PendingCall) -> Option<String> {
         match self {
-            Self::Stranger { reason } => Some(reason),
-            Self::NotRequired | Self::Approver { .. } => None,
+            Self::Stranger { reason } => Some(reason.clone()),
+            Self::Approver { name, policy, .. } => {
+                let deciders = policy.deciders(call);
+                let deciding = if deciders.is_empty() { "nobody".to_owned() } else { deciders.join(" or ") };
+                let refused =
+                    || format!("only {deciding} can decide about this call, and your key is that of {name}");
+                (!deciders.contains(&name.as_str())).then(refused)
+            }
+            Self::NotRequired => None,
         }
     }
 
@@ -133,6 +146,21 @@ pub(crate) fn open_signer(path: &Path) -> Result<ApproverSigner, CliError> {
         create_private_text(path, &format!("{HEADER}\n{secret}\n"))?;
     }
     read_signer(path)
+}
+
+/// Reads the user's approver key.
+///
+/// # Errors
+///
+/// Fails if there is none.
+pub(crate) fn read_own_signer() -> Result<ApproverSigner, CliError> {
+    let path = approver_key_path()?;
+    if !path.exists() {
+        return Err(
+            CliError::not_found("you have no approver's key").with_hint("`windlass key approver` makes one")
+        );
+    }
+    read_signer(&path)
 }
 
 fn read_signer(path: &Path) -> Result<ApproverSigner, CliError> {

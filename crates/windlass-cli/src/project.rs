@@ -9,6 +9,7 @@ use windlass::core::{canonical::Digest, id::RunId};
 use windlass::store::{ApproverPolicy, RunQuery, RunStatus, SqliteStore, Store, StoredRun, list_all_runs};
 
 use crate::agent_file::{AgentFile, parse_approvers};
+use crate::agent_path::is_same_file;
 use crate::args::CliArgs;
 use crate::cli_error::CliError;
 use crate::project_keys::{
@@ -141,8 +142,8 @@ impl CliProject {
         &self.folder
     }
 
-    /// Returns the approvers of the project: those in its `agent.toml`, which neither the store nor the tools of an agent
-    /// can change.
+    /// Returns the approvers of the project, and the rules that say who of them decides about which call: those in its
+    /// `agent.toml`, which neither the store nor the tools of an agent can change.
     ///
     /// # Errors
     ///
@@ -154,7 +155,7 @@ impl CliProject {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(CliError::new(format!("`{}` cannot be read: {error}", path.display()))),
         };
-        parse_approvers(&text).map_err(|error| {
+        parse_approvers(&text, &self.folder).map_err(|error| {
             CliError::new(format!("the approvers in `{}` cannot be read: {error}", path.display()))
         })
     }
@@ -162,7 +163,16 @@ impl CliProject {
     /// Checks that an agent file does not name other approvers than the project.
     pub(crate) fn check_approvers(&self, file: &AgentFile) -> Result<(), CliError> {
         let own = file.approvers()?;
-        if own.is_none() || own == self.approvers()? {
+        let of_project = self.approvers()?;
+        if file.policy().has_approvers() && !is_same_file(file.path(), &self.folder.join(AGENT_FILE)) {
+            return Err(CliError::usage(format!(
+                "a rule in `{}` names approvers, and only rules in the {AGENT_FILE} of the project can",
+                file.path().display()
+            )));
+        }
+        let is_same =
+            |own: &ApproverPolicy| of_project.as_ref().is_some_and(|other| own.has_same_keys(other));
+        if own.as_ref().is_none_or(is_same) {
             return Ok(());
         }
         Err(CliError::usage(format!(

@@ -217,6 +217,86 @@ fn an_agent_file_cannot_bring_other_approvers_along() {
     }
 }
 
+/// Writes the agent file with Ann and Bob as approvers, and a rule whose commands are Ann's to decide.
+fn write_rule(project: &SignedProject, file: &str, rule: &str) {
+    let [ann, bob] = ["ann", "bob"].map(|name| project.public_key(name));
+    let text =
+        format!("{AGENT}[approvers]\nann = \"{ann}\"\nbob = \"{bob}\"\n[policy]\ndefault = \"tool\"\n{rule}");
+    std::fs::write(project.0.file(file), text).expect("it can be written");
+}
+
+const COMMANDS_ARE_ANNS: &str = "[[policy.rule]]\nname = \"commands\"\ndecision = \"ask_each_time\"\ntool = \"run_command\"\ncommand = [{ program = \"touch\", args = [\"**\"] }]\napprovers = [\"ann\"]\n";
+
+#[test]
+fn a_rule_says_which_approver_decides_about_a_call() {
+    let project = SignedProject::new(&[]);
+    write_rule(&project, "agent.toml", COMMANDS_ARE_ANNS);
+    let digest = project.start();
+    let refused = project.run_as("bob", &["approve", "--digest", &digest]);
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("\"bob\" has signed it, and only ann decides about this call"),
+        "{}",
+        refused.stderr
+    );
+    // Another program is any approver's to decide.
+    let edited = ["approve", "one", "c1", "--arguments", "{\"program\":\"true\",\"args\":[]}"];
+    let in_pipe = project.run_as("bob", &edited);
+    assert!(in_pipe.stderr.contains("there is no terminal"), "{}", in_pipe.stderr);
+    // The prompt offers Bob no yes.
+    let key = project.key_file("bob").to_string_lossy().into_owned();
+    let words = ["resume", "one"];
+    let mut screen =
+        PtyScreen::start_with(&project.0.folder(), 30, 110, &words, &[("WINDLASS_APPROVER_KEY", &key)]);
+    screen.wait_for("It waits for an approver.");
+    let shown = screen.screen_text();
+    assert!(shown.contains("only ann can decide about this call") && !shown.contains("[y]es"), "{shown}");
+    screen.type_keys("l\n");
+    screen.wait_for_exit();
+    // The rule is what refuses him: he decides in the project without it, and the decision does not outlive that.
+    write_rule(&project, "agent.toml", "");
+    let approved = project.run_as("bob", &["approve", "--digest", &digest]);
+    assert_eq!(approved.code, Some(0), "{}", approved.stderr);
+    write_rule(&project, "agent.toml", COMMANDS_ARE_ANNS);
+    let resumed = project.run_as("carl", &["resume", "one"]);
+    assert_eq!((resumed.code, project.is_made()), (Some(3), false), "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("only ann decides about this call"), "{}", resumed.stderr);
+    let approved = project.run_as("ann", &["approve", "--digest", &digest]);
+    assert_eq!(approved.code, Some(0), "{}", approved.stderr);
+    let resumed = project.run_as("carl", &["resume", "one"]);
+    assert_eq!((resumed.code, project.is_made()), (Some(0), true), "{}", resumed.stderr);
+    let verified = project.run_as("carl", &["verify", "one"]);
+    assert_eq!(verified.code, Some(0), "{}", verified.stderr);
+}
+
+#[test]
+fn a_rule_with_approvers_is_refused_if_it_could_be_evaded() {
+    let project = SignedProject::new(&[]);
+    write_rule(&project, "agent.toml", "");
+    project.start();
+    for (rule, reason) in [
+        (
+            COMMANDS_ARE_ANNS.replace("ask_each_time", "ask"),
+            "`approvers` needs `decision = \"ask_each_time\"`",
+        ),
+        (COMMANDS_ARE_ANNS.replace("[\"ann\"]", "[]"), "`approvers` names nobody"),
+        (COMMANDS_ARE_ANNS.replace("[\"ann\"]", "[\"Ann\"]"), "the rule names the approver `Ann`"),
+    ] {
+        write_rule(&project, "agent.toml", &rule);
+        for words in [&["run", ".", "Go."][..], &["runs"][..]] {
+            let refused = project.run_as("ann", words);
+            assert_ne!(refused.code, Some(0), "{words:?}: {rule}");
+            assert!(refused.stderr.contains(reason), "{words:?}: {}", refused.stderr);
+        }
+    }
+    // The store of the project knows its own rules only.
+    write_rule(&project, "agent.toml", "");
+    write_rule(&project, "other.toml", COMMANDS_ARE_ANNS);
+    let refused = project.run_as("ann", &["run", "other.toml", "Go."]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("only rules in the agent.toml of the project can"), "{}", refused.stderr);
+}
+
 /// Points the run `one` at another agent file, as somebody does who can write to the store.
 fn forge_agent_path(store: &Path, agent: &Path) {
     let forge = async {

@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use windlass::core::decision::{Decision, DecisionScope};
 use windlass::store::{
     ApproverPolicy, ApproverSigner, DecisionReview, RunQuery, SqliteStore, post_signed_decision,
+    prepare_decision, verify_run,
 };
 use windlass_server::{
     AccessPolicy, AccessRole, AgentServer, CallPreview, ServerError, ServerLimits, TokenDigest, TrustedProxy,
@@ -350,6 +351,160 @@ async fn who_may_not_approve_sees_no_call_with_arguments_of_their_own() {
     }
     assert!(!previewed.lock().unwrap().iter().any(|arguments| arguments.contains(".env")));
     assert_eq!(anna.post("/v1/runs/notes/review", &asked).await.0, 200);
+}
+
+/// Returns a decision over HTTP with the signature of a person, as a client makes it: the bytes that it signs are those of
+/// the server's statement.
+async fn sign_body(
+    server: &TestServer,
+    client: &TestClient,
+    signer: &ApproverSigner,
+    run: &str,
+    body: &Value,
+) -> Value {
+    let question = json!({ "decision": body, "key": signer.key() });
+    let (code, statement) = client.post(&format!("/v1/runs/{run}/statement"), &question).await;
+    assert_eq!(code, 200, "{statement}");
+    let decision: Decision = serde_json::from_value(statement["recorded_decision"].clone()).unwrap();
+    let scope: DecisionScope = serde_json::from_value(statement["recorded_scope"].clone()).unwrap();
+    let review = DecisionReview {
+        decided_by: statement["decided_by"].as_str().unwrap().to_owned(),
+        displayed: Some(statement["displayed"].as_str().unwrap().parse().unwrap()),
+        attempt: None,
+    };
+    let call = body["call"].as_str().unwrap();
+    let unsigned =
+        prepare_decision(&*server.queue, &run.into(), call, decision, scope, review).await.unwrap();
+    let bytes: String = unsigned.message(signer.key()).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(statement["message"], bytes, "the statement has the exact bytes");
+    let mut signed = statement["decision"].clone();
+    signed["signature"] = json!(signer.sign(&unsigned.to_sign()));
+    signed
+}
+
+/// The signature is that of the person with the token, for this call of this run, its arguments, decision and scope. Any other
+/// is refused with its reason, and the call waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_over_http_counts_with_the_signature_of_an_approver_and_no_other() {
+    let [anna_key, root_key, stranger] =
+        [7, 8, 9].map(|seed| ApproverSigner::from_seed(&[seed; 32]).unwrap());
+    let policy = ApproverPolicy::new()
+        .approver("anna", anna_key.key().clone())
+        .approver("root", root_key.key().clone())
+        .with_domain("production");
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("store.db")).unwrap().with_approvers(policy);
+    let server = TestServer::start_on(Arc::new(store), |server| server.access(people())).await;
+    let [rob, anna, root] = ["rob", "anna", "root"].map(|name| server.client_with(&format!("{name}-token")));
+    let mut items = Vec::new();
+    for run in ["signed", "other"] {
+        let start = json!({ "run": run, "agent": "clerk", "input": "pay Ropeworks" });
+        assert_eq!(rob.post("/v1/runs", &start).await.0, 201);
+        items.push(anna.wait_for(run, "paused").await["pending"][0].clone());
+    }
+    let approve = |item: &Value| json!({ "call": item["call"], "attempt": 0, "displayed": item["sheet"]["digest"], "decision": { "type": "approve" } });
+    let [body, other] = [approve(&items[0]), approve(&items[1])];
+    let [signer, root_signer] = [&anna_key, &root_key].map(|key| key.key().clone());
+    let anna_signer = ApproverSigner::from_seed(&[7; 32]).unwrap().with_domain("production");
+    let signed = sign_body(&server, &anna, &anna_signer, "signed", &body).await;
+    assert_eq!(signed["signature"]["key"], json!(signer));
+
+    // A statement is for the key of the person who asks.
+    for (client, key, reason) in [
+        (&anna, stranger.key(), "which is not that of an approver"),
+        (&anna, &root_signer, "signed with the key of"),
+        (&root, &signer, "signed with the key of"),
+    ] {
+        let question = json!({ "decision": body, "key": key });
+        let (code, refused) = client.post("/v1/runs/signed/statement", &question).await;
+        assert_eq!((code, &refused["error"]["code"]), (403, &json!("not_an_approver")), "{refused}");
+        assert!(refused.to_string().contains(reason), "{refused}");
+    }
+
+    let with = |body: &Value, signature: Value| {
+        let mut body = body.clone();
+        body["signature"] = signature;
+        body
+    };
+    let mut changed = signed["signature"].clone();
+    let value = changed["value"].as_str().unwrap();
+    let flipped = if value.starts_with('0') { "1" } else { "0" };
+    changed["value"] = json!(format!("{flipped}{}", &value[1..]));
+    let unsigned = {
+        let review = DecisionReview {
+            decided_by: "anna".to_owned(),
+            displayed: Some(items[0]["sheet"]["digest"].as_str().unwrap().parse().unwrap()),
+            attempt: None,
+        };
+        let (decision, scope) = (Decision::Approve, DecisionScope::ThisCall);
+        let call = items[0]["call"].as_str().unwrap();
+        prepare_decision(&*server.queue, &"signed".into(), call, decision, scope, review).await.unwrap()
+    };
+    let of_stranger = json!(stranger.sign(&unsigned.to_sign()));
+    let of_root = json!(root_key.sign(&unsigned.to_sign()));
+    let of_other_domain = json!(anna_key.sign(&unsigned.to_sign()));
+    let edited = json!({ "to": "Anna", "euros": 1, "invoice": "x" });
+    let review = json!({ "call": items[0]["call"], "arguments": edited });
+    let (_, reviewed) = anna.post("/v1/runs/signed/review", &review).await;
+    let mut edit = body.clone();
+    edit["displayed"] = reviewed["sheet"]["digest"].clone();
+    edit["decision"] = json!({ "type": "approve_edited", "arguments": edited });
+    let mut for_run = body.clone();
+    for_run["for_run"] = json!(true);
+    let mismatch = "does not match";
+    for (client, run, body, reason) in [
+        (&anna, "signed", with(&body, changed), mismatch),
+        (&anna, "signed", with(&body, of_stranger), "which is not that of an approver"),
+        (&anna, "signed", with(&body, of_root), "signed with the key of"),
+        (&anna, "signed", with(&body, of_other_domain), mismatch),
+        (&anna, "other", with(&other, signed["signature"].clone()), mismatch),
+        (&anna, "signed", with(&edit, signed["signature"].clone()), mismatch),
+        (&anna, "signed", with(&for_run, signed["signature"].clone()), mismatch),
+        (&root, "signed", with(&body, signed["signature"].clone()), "signed with the key of"),
+    ] {
+        let (code, refused) = client.post(&format!("/v1/runs/{run}/decisions"), &body).await;
+        assert_eq!((code, &refused["error"]["code"]), (403, &json!("not_an_approver")), "{body}: {refused}");
+        assert!(refused.to_string().contains(reason), "{body}: {refused}");
+        assert_eq!(anna.get(&format!("/v1/runs/{run}")).await.1["status"], "paused", "it still waits");
+    }
+    let malformed = with(&body, json!({ "key": "ed25519:12", "value": "00" }));
+    assert_eq!(anna.post("/v1/runs/signed/decisions", &malformed).await.0, 400);
+
+    let (code, posted) = anna.post("/v1/runs/signed/decisions", &signed).await;
+    assert_eq!((code, &posted["decided_by"]), (200, &json!("anna")), "{posted}");
+    anna.wait_for("signed", "finished").await;
+    verify_run(&*server.queue, &"signed".into()).await.unwrap();
+    let journal = server.queue.load_journal(&"signed".into(), 0).await.unwrap();
+    let value = signed["signature"]["value"].as_str().unwrap();
+    assert!(journal.iter().any(|line| line.body.contains(value)), "the journal has the signature");
+    // An edit counts with its own signature.
+    let mut edit = edit;
+    let (_, reviewed) =
+        anna.post("/v1/runs/other/review", &json!({ "call": items[1]["call"], "arguments": edited })).await;
+    edit["call"] = items[1]["call"].clone();
+    edit["displayed"] = reviewed["sheet"]["digest"].clone();
+    let signed = sign_body(&server, &anna, &anna_signer, "other", &edit).await;
+    assert_eq!(anna.post("/v1/runs/other/decisions", &signed).await.0, 200);
+    anna.wait_for("other", "finished").await;
+}
+
+/// A server whose store has no approvers neither states what to sign nor accepts a signature that nobody verifies.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_without_approvers_takes_no_signature() {
+    let server = server().await;
+    let [root, anna] = ["root", "anna"].map(|name| server.client_with(&format!("{name}-token")));
+    let paused = root.start_until("r", "pay Ropeworks", "paused").await;
+    let item = &paused["pending"][0];
+    let signer = ApproverSigner::from_seed(&[7; 32]).unwrap();
+    let mut body = json!({
+        "call": item["call"], "attempt": 0, "displayed": item["sheet"]["digest"], "decision": { "type": "approve" }
+    });
+    let question = json!({ "decision": body, "key": signer.key() });
+    let (code, refused) = anna.post("/v1/runs/r/statement", &question).await;
+    assert_eq!((code, &refused["error"]["code"]), (409, &json!("no_approvers")), "{refused}");
+    body["signature"] = json!({ "key": signer.key(), "value": "00".repeat(64) });
+    let (code, refused) = anna.post("/v1/runs/r/decisions", &body).await;
+    assert_eq!((code, &refused["error"]["code"]), (409, &json!("no_approvers")), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

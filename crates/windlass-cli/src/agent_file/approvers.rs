@@ -1,6 +1,7 @@
 //! The section `[approvers]` of an agent file: the people whose signatures count.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use windlass::core::authenticity::ApproverKey;
@@ -22,6 +23,7 @@ pub(super) struct ApproversSpec(BTreeMap<String, ApproverKeys>);
 #[derive(Deserialize)]
 struct ApproversSection {
     approvers: Option<ApproversSpec>,
+    workspace: Option<PathBuf>,
 }
 
 impl ApproversSpec {
@@ -54,13 +56,48 @@ impl ApproversSpec {
     }
 }
 
-/// Reads the approvers from the text of an agent file.
+/// Reads the approvers from the text of an agent file, with the rules of its policy that say who decides about which call.
 ///
 /// # Errors
 ///
-/// Fails if the text is not TOML or a key is none: then nobody can tell whose signatures count.
-pub(crate) fn parse_approvers(text: &str) -> Result<Option<ApproverPolicy>, String> {
+/// Fails if the text is not TOML, a key is none, or a rule names somebody who is no approver: then nobody can tell whose
+/// signatures count.
+pub(crate) fn parse_approvers(text: &str, folder: &Path) -> Result<Option<ApproverPolicy>, String> {
     let section: ApproversSection =
         toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
-    section.approvers.map(|spec| spec.to_policy()).transpose()
+    let listed = section.approvers.as_ref().map(ApproversSpec::to_policy).transpose()?;
+    let workspace = section.workspace.map_or_else(|| folder.to_owned(), |workspace| folder.join(workspace));
+    with_policy_rules(listed, text, &workspace)
+}
+
+#[cfg(unix)]
+fn with_policy_rules(
+    listed: Option<ApproverPolicy>,
+    text: &str,
+    workspace: &Path,
+) -> Result<Option<ApproverPolicy>, String> {
+    use std::sync::Arc;
+
+    let policy = windlass_tools::ToolPolicy::parse_section(crate::project::AGENT_FILE, text)
+        .map_err(|error| error.to_string())?;
+    let Some(policy) = policy.filter(|policy| policy.named_approvers().next().is_some()) else {
+        return Ok(listed);
+    };
+    let listed = listed.unwrap_or_default();
+    let unknown = policy.named_approvers().find(|(name, _)| !listed.names().any(|listed| listed == *name));
+    if let Some((name, line)) = unknown {
+        return Err(format!(
+            "line {line}: the rule names the approver `{name}`, whose key [approvers] does not have"
+        ));
+    }
+    Ok(Some(listed.with_rules(Arc::new(policy.workspace(workspace)))))
+}
+
+#[cfg(not(unix))]
+fn with_policy_rules(
+    listed: Option<ApproverPolicy>,
+    _text: &str,
+    _workspace: &Path,
+) -> Result<Option<ApproverPolicy>, String> {
+    Ok(listed)
 }

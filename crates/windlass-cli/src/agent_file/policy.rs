@@ -37,6 +37,11 @@ impl AgentPolicy {
         self.policy.as_ref()
     }
 
+    /// Returns true if a rule says whose signatures count.
+    pub(crate) fn has_approvers(&self) -> bool {
+        self.policy.as_ref().is_some_and(|policy| policy.named_approvers().next().is_some())
+    }
+
     /// Returns true if a rule wants a person to be asked about this call each time, so that no earlier decision covers
     /// it.
     pub(crate) fn asks_each_time(&self, pending: &PendingCall) -> bool {
@@ -78,6 +83,10 @@ impl AgentPolicy {
 
     pub(super) fn apply_to(&self, tools: Vec<Tool>) -> Result<Vec<Tool>, CliError> {
         Ok(tools)
+    }
+
+    pub(crate) fn has_approvers(&self) -> bool {
+        false
     }
 
     pub(crate) fn asks_each_time(&self, _: &PendingCall) -> bool {

@@ -469,6 +469,16 @@ pub(crate) enum KeyAction {
     Approver,
 }
 
+/// The arguments of `windlass sign`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SignArgs {
+    /// File with the answer of `POST /v1/runs/{run}/statement`; `-` for the standard input
+    pub(crate) statement: PathBuf,
+    /// Digest of the sheet that you have read. Without it, the call is shown and confirmed here
+    #[arg(long, value_name = "DIGEST")]
+    pub(crate) digest: Option<String>,
+}
+
 /// The arguments of `windlass policy`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PolicyArgs {

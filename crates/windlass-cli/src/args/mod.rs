@@ -169,6 +169,11 @@ pub(crate) enum CliCommand {
         after_help = "Examples:\n  windlass key show\n  windlass key rotate\n  windlass key approver    for [approvers] in agent.toml"
     )]
     Key(KeyArgs),
+    /// Sign a decision that a server has stated, and print the body to post
+    #[command(
+        after_help = "Examples:\n  windlass sign statement.json > decision.json\n  windlass sign statement.json --digest 3f9a…    after you have read the sheet with that digest"
+    )]
+    Sign(SignArgs),
     /// List sessions, or show one
     #[command(
         after_help = "Examples:\n  windlass sessions\n  windlass sessions ann\n  windlass sessions ann --rewind 1"

@@ -336,7 +336,7 @@ async fn select_call(
 }
 
 /// Returns a call as it would run after a decision: with the edited arguments, if there are any.
-fn edited_call(pending: &PendingCall, decision: &Decision) -> PendingCall {
+pub(super) fn edited_call(pending: &PendingCall, decision: &Decision) -> PendingCall {
     match decision {
         Decision::ApproveEdited { arguments } => {
             PendingCall { arguments: arguments.clone(), ..pending.clone() }
@@ -345,7 +345,7 @@ fn edited_call(pending: &PendingCall, decision: &Decision) -> PendingCall {
     }
 }
 
-fn parse_digest_prefix(text: &str) -> Result<String, CliError> {
+pub(super) fn parse_digest_prefix(text: &str) -> Result<String, CliError> {
     let text = text.trim().to_lowercase();
     let is_hex = text.chars().all(|letter| letter.is_ascii_hexdigit());
     if is_hex && (MIN_DIGEST_LENGTH..=Digest::of_text("").to_string().len()).contains(&text.len()) {
@@ -360,7 +360,7 @@ fn parse_digest_prefix(text: &str) -> Result<String, CliError> {
 /// # Errors
 ///
 /// Fails if there is no terminal to ask in.
-async fn confirm_in_terminal(
+pub(super) async fn confirm_in_terminal(
     term: &Terminal,
     review: &CallReview,
     verb: &str,

@@ -27,6 +27,7 @@ mod schedule;
 mod serve;
 mod sessions;
 mod show;
+mod sign;
 mod submit;
 #[cfg(feature = "talk")]
 mod talk;
@@ -75,6 +76,7 @@ pub(crate) async fn run_command(args: CliArgs, term: Terminal) -> Result<Command
         CliCommand::Export(export) => journals::export_run(&args, export, &term).await,
         CliCommand::Verify(verify) => journals::verify_runs(&args, verify, &term).await,
         CliCommand::Key(key) => key::run(&args, key, &term),
+        CliCommand::Sign(sign) => sign::run(sign, &term).await,
         CliCommand::Sessions(sessions) => sessions::run(&args, sessions, &term).await,
         CliCommand::Backup(backup) => backup::run(&args, backup, &term).await,
         CliCommand::Restore(asked) => restore::run(&args, asked, &term).await,

@@ -67,7 +67,7 @@ impl RunDriver {
             paused.display_as(None);
             let said = match (self.approver, &pending.reason) {
                 (ApproverMode::Defer, _) => PersonDecision::Deferred,
-                (ApproverMode::Prompt, _) if self.identity.refusal().is_some() => {
+                (ApproverMode::Prompt, _) if self.identity.refusal(&pending).is_some() => {
                     self.await_approver(&mut paused, &pending).await?
                 }
                 (ApproverMode::ApproveAll, HoldReason::Approval) => {
@@ -131,7 +131,7 @@ impl RunDriver {
             DisplayEnd::Deferred => return Ok(PersonDecision::Deferred),
             DisplayEnd::DecidedElsewhere => return Ok(PersonDecision::Decided),
         }
-        let reason = self.identity.refusal().unwrap_or_default().to_owned();
+        let reason = self.identity.refusal(pending).unwrap_or_default();
         self.term
             .eprint_line(styled!["  ", paint(TextStyle::Waiting, format!("You cannot allow it: {reason}."))]);
         let can_reject = pending.reason == HoldReason::Approval;

@@ -171,6 +171,7 @@ class DecisionBody(TypedDict):
     decision: DecisionInput  # The decision.
     displayed: str  # Digest of the sheet that was displayed.
     for_run: NotRequired[bool]  # True if the approval or rejection covers all calls of this tool by this agent in this run.
+    signature: NotRequired[SignatureInput | None]  # Signature of an approver, if the store has approvers. A rejection needs none.
 
 
 class DecisionInputApprove(TypedDict):
@@ -220,6 +221,27 @@ class DecisionInputAnswer(TypedDict):
 
 
 DecisionInput: TypeAlias = "DecisionInputApprove | DecisionInputApproveEdited | DecisionInputReject | DecisionInputConfirmExecuted | DecisionInputConfirmNotExecuted | DecisionInputOutcomeUnknown | DecisionInputAnswer"
+
+
+class DecisionStatement(TypedDict):
+    """The exact bytes that an approver signs, and every part of them. A client makes the bytes anew from the parts that its user has seen, and signs those."""
+
+    agent: str  # Agent that made the call.
+    approver: str  # Name of the approver with this key.
+    arguments: str  # The arguments of the call as canonical JSON text.
+    attempt: int  # Number of the hold.
+    decided_by: str  # Person who decides.
+    decision: DecisionBody  # The decision to post, with a `signature` added.
+    digest: str  # Digest of the tool and the arguments.
+    displayed: str  # Digest of the sheet that was displayed.
+    domain: str  # Domain of the store's approvers.
+    key: str  # Public key of the approver.
+    message: str  # The bytes that are signed, in hex digits.
+    path: list[str]  # Path of the call: the ids of the enclosing calls, and its own.
+    recorded_decision: Any  # The decision as the journal has it.
+    recorded_scope: Any  # The scope as the journal has it.
+    run: str  # Run of the call.
+    tool: str  # Tool of the call.
 
 
 class DiffSummary(TypedDict):
@@ -493,11 +515,25 @@ class SessionPage(TypedDict):
     sessions: list[str]  # Ids of the sessions, in order.
 
 
+class SignatureInput(TypedDict):
+    """The signature of an approver under the message of a statement."""
+
+    key: str  # Public key of the approver: `ed25519:` and 64 hex digits.
+    value: str  # The Ed25519 signature in 128 hex digits.
+
+
 class StartedRun(TypedDict):
     """A run that was started."""
 
     is_repeated: bool  # True if the same run was started before.
     run: str  # Id of the run.
+
+
+class StatementBody(TypedDict):
+    """A decision that an approver is about to sign."""
+
+    decision: DecisionBody  # The decision, without a signature.
+    key: str  # Public key of the approver: `ed25519:` and 64 hex digits.
 
 
 class ToolSummary(TypedDict):
@@ -624,6 +660,10 @@ class WindlassApi(ApiConnection):
     def run_state(self, run: str, *, at: int | None = None) -> RunStateView:
         """Returns the state of a run after one of its records."""
         return cast("RunStateView", self._json("GET", f"/v1/runs/{quote(run, safe='')}/state", {"at": at}))
+
+    def state_decision(self, run: str, body: StatementBody) -> DecisionStatement:
+        """Returns the exact bytes that an approver signs for a decision. Nothing is decided."""
+        return cast("DecisionStatement", self._json("POST", f"/v1/runs/{quote(run, safe='')}/statement", {}, json_body=body))
 
     def verify_run(self, run: str) -> VerifySummary:
         """Verifies the journal of a run."""

@@ -194,6 +194,8 @@ export interface DecisionBody {
   displayed: string;
   /** True if the approval or rejection covers all calls of this tool by this agent in this run. */
   for_run?: boolean;
+  /** Signature of an approver, if the store has approvers. A rejection needs none. */
+  signature?: SignatureInput | null;
 }
 
 export type DecisionInput = {
@@ -219,6 +221,43 @@ export type DecisionInput = {
   /** The answer. */
   value: unknown;
 };
+
+/** The exact bytes that an approver signs, and every part of them. A client makes the bytes anew from the parts that its
+user has seen, and signs those. */
+export interface DecisionStatement {
+  /** Agent that made the call. */
+  agent: string;
+  /** Name of the approver with this key. */
+  approver: string;
+  /** The arguments of the call as canonical JSON text. */
+  arguments: string;
+  /** Number of the hold. */
+  attempt: number;
+  /** Person who decides. */
+  decided_by: string;
+  /** The decision to post, with a `signature` added. */
+  decision: DecisionBody;
+  /** Digest of the tool and the arguments. */
+  digest: string;
+  /** Digest of the sheet that was displayed. */
+  displayed: string;
+  /** Domain of the store's approvers. */
+  domain: string;
+  /** Public key of the approver. */
+  key: string;
+  /** The bytes that are signed, in hex digits. */
+  message: string;
+  /** Path of the call: the ids of the enclosing calls, and its own. */
+  path: Array<string>;
+  /** The decision as the journal has it. */
+  recorded_decision: unknown;
+  /** The scope as the journal has it. */
+  recorded_scope: unknown;
+  /** Run of the call. */
+  run: string;
+  /** Tool of the call. */
+  tool: string;
+}
 
 /** The differences between two runs. */
 export interface DiffSummary {
@@ -562,12 +601,28 @@ export interface SessionPage {
   sessions: Array<string>;
 }
 
+/** The signature of an approver under the message of a statement. */
+export interface SignatureInput {
+  /** Public key of the approver: `ed25519:` and 64 hex digits. */
+  key: string;
+  /** The Ed25519 signature in 128 hex digits. */
+  value: string;
+}
+
 /** A run that was started. */
 export interface StartedRun {
   /** True if the same run was started before. */
   is_repeated: boolean;
   /** Id of the run. */
   run: string;
+}
+
+/** A decision that an approver is about to sign. */
+export interface StatementBody {
+  /** The decision, without a signature. */
+  decision: DecisionBody;
+  /** Public key of the approver: `ed25519:` and 64 hex digits. */
+  key: string;
 }
 
 /** A tool of an agent. */
@@ -724,6 +779,11 @@ export class WindlassApi extends ApiConnection {
   /** Returns the state of a run after one of its records. */
   runState(run: string, query: { at?: number } = {}): Promise<RunStateView> {
     return this.json("GET", `/v1/runs/${encodeURIComponent(run)}/state`, query);
+  }
+
+  /** Returns the exact bytes that an approver signs for a decision. Nothing is decided. */
+  stateDecision(run: string, body: StatementBody): Promise<DecisionStatement> {
+    return this.json("POST", `/v1/runs/${encodeURIComponent(run)}/statement`, {}, { json: body });
   }
 
   /** Verifies the journal of a run. */

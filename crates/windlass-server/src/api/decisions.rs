@@ -9,13 +9,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use windlass::core::{
+    authenticity::{ApproverKey, DecisionSignature, SignatureError},
     canonical::{Digest, canonical_json},
     decision::{Decision, DecisionScope, PendingCall},
     id::{AgentName, CallPath, RunId, Timestamp},
     item::OutputContent,
+    journal::DecisionRecorded,
 };
 use windlass::run::PausedRun;
-use windlass::store::{DecisionReview, load_paused, post_reviewed_decision};
+use windlass::store::{
+    DecisionReview, PostDecisionError, Store, load_paused, post_decision_with_signature,
+    post_reviewed_decision, prepare_decision,
+};
 
 use super::extract::whole_number;
 use super::inbox::{InboxItem, inbox_item};
@@ -25,7 +30,7 @@ use crate::server::ServerState;
 use crate::store_watch::{PendingEntry, effect_of_call};
 
 /// A decision about a call.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum DecisionInput {
     /// Approves the call with the model's arguments.
@@ -38,6 +43,7 @@ pub(crate) enum DecisionInput {
     /// Rejects the call.
     Reject {
         /// Reason for the model.
+        #[serde(skip_serializing_if = "Option::is_none")]
         message: Option<String>,
     },
     /// Resolves a call in doubt: it was executed.
@@ -76,7 +82,7 @@ impl DecisionInput {
 }
 
 /// A decision and the sheet that was displayed.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DecisionBody {
     /// Path of the call.
@@ -93,6 +99,21 @@ pub(crate) struct DecisionBody {
     /// True if the approval or rejection covers all calls of this tool by this agent in this run.
     #[serde(default)]
     pub(crate) for_run: bool,
+    /// Signature of an approver, if the store has approvers. A rejection needs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) signature: Option<SignatureInput>,
+}
+
+/// The signature of an approver under the message of a statement.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SignatureInput {
+    /// Public key of the approver: `ed25519:` and 64 hex digits.
+    #[schemars(regex(pattern = r"^ed25519:[0-9a-f]{64}$"))]
+    pub(crate) key: String,
+    /// The Ed25519 signature in 128 hex digits.
+    #[schemars(regex(pattern = r"^[0-9a-f]{128}$"))]
+    pub(crate) value: String,
 }
 
 /// A decision that was posted.
@@ -115,6 +136,17 @@ pub(super) async fn decide(
     decide_call(&state, &person, &run, body).await.map(Json)
 }
 
+/// A decision that a person may make about a call as it was displayed.
+struct CheckedDecision {
+    run: RunId,
+    /// Agent that the run started with.
+    agent: AgentName,
+    path: CallPath,
+    decision: Decision,
+    scope: DecisionScope,
+    review: DecisionReview,
+}
+
 /// Posts a decision of a person. It is refused if the sheet has changed since it was displayed.
 pub(crate) async fn decide_call(
     state: &ServerState,
@@ -122,6 +154,42 @@ pub(crate) async fn decide_call(
     run: &str,
     body: DecisionBody,
 ) -> Result<PostedSummary, ApiError> {
+    let (call, signature) = (body.call.clone(), body.signature.clone());
+    let CheckedDecision { run: id, agent, path, decision, scope, review } =
+        check_decision(state, person, run, body).await?;
+    if let Some(SignatureInput { key, value }) = &signature {
+        let is_hex = |text: &str| text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+        if !ApproverKey::new(key.as_str()).is_well_formed() || value.len() != 128 || !is_hex(value) {
+            return Err(ApiError::invalid("`signature` has no Ed25519 key and signature"));
+        }
+        if state.queue.approvers().is_none() {
+            return Err(no_approvers());
+        }
+    }
+    let posted = match signature {
+        None => post_reviewed_decision(&*state.queue, &id, path, decision, scope, review).await,
+        Some(SignatureInput { key, value }) => {
+            let signature = DecisionSignature { key: ApproverKey::new(key), value };
+            let store = &*state.queue;
+            post_decision_with_signature(store, &id, path, decision, scope, review, signature).await
+        }
+    };
+    if let Err(PostDecisionError::Signature(reason)) = &posted {
+        tracing::warn!(run, call, person = person.name, %reason, "a decision would not count and is refused");
+    }
+    posted?;
+    state.ensure_queued(&id, &agent, &person.name).await?;
+    tracing::info!(run, call, person = person.name, "a decision is posted");
+    Ok(PostedSummary { run: run.to_owned(), call, decided_by: person.name.clone() })
+}
+
+/// Checks that a person may make a decision, and that the sheet has not changed since it was displayed.
+async fn check_decision(
+    state: &ServerState,
+    person: &PersonIdentity,
+    run: &str,
+    body: DecisionBody,
+) -> Result<CheckedDecision, ApiError> {
     let (id, agent) = find_viewable_run(state, person, run, AccessRole::Approve).await?;
     let path = CallPath::from(body.call.as_str());
     let paused = load_paused(&*state.queue, &id).await?;
@@ -149,10 +217,117 @@ pub(crate) async fn decide_call(
         displayed: Some(displayed),
         attempt: Some(body.attempt),
     };
-    post_reviewed_decision(&*state.queue, &id, path, decision, scope, review).await?;
-    state.ensure_queued(&id, &agent, &person.name).await?;
-    tracing::info!(run, call = body.call, person = person.name, "a decision is posted");
-    Ok(PostedSummary { run: run.to_owned(), call: body.call, decided_by: person.name.clone() })
+    Ok(CheckedDecision { run: id, agent, path, decision, scope, review })
+}
+
+/// A decision that an approver is about to sign.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StatementBody {
+    /// The decision, without a signature.
+    pub(crate) decision: DecisionBody,
+    /// Public key of the approver: `ed25519:` and 64 hex digits.
+    #[schemars(regex(pattern = r"^ed25519:[0-9a-f]{64}$"))]
+    pub(crate) key: String,
+}
+
+/// The exact bytes that an approver signs, and every part of them. A client makes the bytes anew from the parts that its
+/// user has seen, and signs those.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct DecisionStatement {
+    /// The bytes that are signed, in hex digits.
+    pub(crate) message: String,
+    /// Domain of the store's approvers.
+    pub(crate) domain: String,
+    /// Public key of the approver.
+    pub(crate) key: String,
+    /// Name of the approver with this key.
+    pub(crate) approver: String,
+    /// Run of the call.
+    pub(crate) run: String,
+    /// Path of the call: the ids of the enclosing calls, and its own.
+    pub(crate) path: Vec<String>,
+    /// Number of the hold.
+    pub(crate) attempt: u32,
+    /// Agent that made the call.
+    pub(crate) agent: String,
+    /// Tool of the call.
+    pub(crate) tool: String,
+    /// The arguments of the call as canonical JSON text.
+    pub(crate) arguments: String,
+    /// Digest of the tool and the arguments.
+    pub(crate) digest: String,
+    /// The decision as the journal has it.
+    pub(crate) recorded_decision: Value,
+    /// The scope as the journal has it.
+    pub(crate) recorded_scope: Value,
+    /// Person who decides.
+    pub(crate) decided_by: String,
+    /// Digest of the sheet that was displayed.
+    pub(crate) displayed: String,
+    /// The decision to post, with a `signature` added.
+    pub(crate) decision: DecisionBody,
+}
+
+pub(super) async fn state_decision(
+    State(state): State<Arc<ServerState>>,
+    RequestPerson(person): RequestPerson,
+    UrlPath(run): UrlPath<String>,
+    JsonBody(body): JsonBody<StatementBody>,
+) -> Result<Json<DecisionStatement>, ApiError> {
+    statement_of(&state, &person, &run, body).await.map(Json)
+}
+
+/// Returns the bytes that an approver signs. Nothing is decided.
+async fn statement_of(
+    state: &ServerState,
+    person: &PersonIdentity,
+    run: &str,
+    body: StatementBody,
+) -> Result<DecisionStatement, ApiError> {
+    let StatementBody { decision: body, key } = body;
+    let key = ApproverKey::new(key);
+    if !key.is_well_formed() {
+        return Err(ApiError::invalid("`key` is not `ed25519:` and 64 hex digits"));
+    }
+    let decision_body = DecisionBody { signature: None, ..body.clone() };
+    let CheckedDecision { run: id, path, decision, scope, review, .. } =
+        check_decision(state, person, run, body).await?;
+    let Some(approvers) = state.queue.approvers() else {
+        return Err(no_approvers());
+    };
+    let refused = |reason: SignatureError| ApiError::from(PostDecisionError::Signature(reason));
+    let approver =
+        approvers.name_of(&key).ok_or_else(|| refused(SignatureError::UnknownKey(key.clone())))?.to_owned();
+    if approver != person.name {
+        return Err(refused(SignatureError::OtherName(approver)));
+    }
+    let unsigned = prepare_decision(&*state.queue, &id, path, decision, scope, review).await?;
+    let PendingCall { path, attempt, agent, tool, arguments, .. } = &unsigned.call;
+    let DecisionRecorded { digest, decision, scope, displayed, .. } = &unsigned.decision;
+    let calls = path.parent_calls().iter().chain(std::iter::once(path.call()));
+    Ok(DecisionStatement {
+        message: unsigned.message(&key).iter().map(|byte| format!("{byte:02x}")).collect(),
+        domain: unsigned.domain.clone(),
+        key: key.as_str().to_owned(),
+        approver,
+        run: id.as_str().to_owned(),
+        path: calls.map(|call| call.as_str().to_owned()).collect(),
+        attempt: *attempt,
+        agent: agent.as_str().to_owned(),
+        tool: tool.to_string(),
+        arguments: arguments.clone(),
+        digest: digest.to_string(),
+        recorded_decision: serde_json::to_value(decision).unwrap_or_default(),
+        recorded_scope: serde_json::to_value(scope).unwrap_or_default(),
+        decided_by: person.name.clone(),
+        displayed: displayed.map(|displayed| displayed.to_string()).unwrap_or_default(),
+        decision: decision_body,
+    })
+}
+
+fn no_approvers() -> ApiError {
+    ApiError::conflict("no_approvers", "decisions need no signature here")
 }
 
 fn changed_sheet() -> ApiError {

@@ -75,6 +75,8 @@ fn api_routes() -> Vec<ApiRoute> {
             .needs(View).query::<events::EventQuery>().answers_text("text/event-stream", "The records, with their sequence numbers as ids."),
         post_route("/v1/runs/{run}/decisions", "decide", "Decides about a call that waits, or corrects a decision that is not taken.", post(decisions::decide))
             .needs(Approve).body::<DecisionBody>().answers::<decisions::PostedSummary>(200, "The decision is posted."),
+        post_route("/v1/runs/{run}/statement", "state_decision", "Returns the exact bytes that an approver signs for a decision. Nothing is decided.", post(decisions::state_decision))
+            .needs(Approve).body::<decisions::StatementBody>().answers::<decisions::DecisionStatement>(200, "The statement."),
         post_route("/v1/runs/{run}/review", "review_call", "Returns a call as it is displayed for a decision, with edited arguments if given.", post(decisions::review))
             .needs(View).body::<ReviewBody>().answers::<InboxItem>(200, "The call."),
         post_route("/v1/runs/{run}/cancel", "cancel_run", "Cancels a run.", post(run_orders::cancel_run))

@@ -210,7 +210,7 @@ async fn answer_interrupts(
     let reader = TextReader::from_record(state, &id, records).await;
     for (target, decision) in answers {
         let InterruptTarget { call, attempt, displayed, .. } = target;
-        let body = DecisionBody { call, attempt, displayed, decision, for_run: false };
+        let body = DecisionBody { call, attempt, displayed, decision, for_run: false, signature: None };
         decide_call(state, person, &run, body).await?;
     }
     Ok((id, EventSource::Run(reader)))
