@@ -247,7 +247,7 @@ fn a_rule_says_which_approver_decides_about_a_call() {
     let key = project.key_file("bob").to_string_lossy().into_owned();
     let words = ["resume", "one"];
     let mut screen =
-        PtyScreen::start_with(&project.0.folder(), 30, 110, &words, &[("WINDLASS_APPROVER_KEY", &key)]);
+        PtyScreen::start_with(project.0.folder(), 30, 110, &words, &[("WINDLASS_APPROVER_KEY", &key)]);
     screen.wait_for("It waits for an approver.");
     let shown = screen.screen_text();
     assert!(shown.contains("only ann can decide about this call") && !shown.contains("[y]es"), "{shown}");

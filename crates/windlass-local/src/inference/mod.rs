@@ -11,6 +11,8 @@ pub(crate) mod split;
 pub(crate) mod template;
 pub(crate) mod tokeniser;
 
+#[cfg(all(test, target_os = "linux"))]
+mod fuzz_tests;
 #[cfg(test)]
 mod llama_cpp_tests;
 #[cfg(test)]

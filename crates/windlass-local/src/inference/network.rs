@@ -11,6 +11,9 @@ use crate::inference::kernel::{self, QuantisedRows};
 use crate::inference::matrix::{TensorFormat, WeightMatrix};
 use crate::inference::prefix::PrefixState;
 
+/// Largest number that describes the shape of a network. The context of a network may have millions of tokens.
+const MAX_SHAPE: usize = 1 << 24;
+
 /// A failure of the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ForwardError {
@@ -165,14 +168,20 @@ impl DecoderNetwork {
         let number = |name: &str| {
             let full = format!("{family}.{name}");
             let value = file.integer(&full).filter(|value| *value > 0);
-            value.ok_or_else(|| format!("the file has no `{full}`"))
+            match value.ok_or_else(|| format!("the file has no `{full}`"))? {
+                // No network is so large. Products of two such numbers do not overflow.
+                value if value > MAX_SHAPE => Err(format!("its `{full}` is {value}, which no network has")),
+                value => Ok(value),
+            }
         };
         if file.integer(&format!("{family}.expert_count")).is_some_and(|count| count > 0) {
             return Err("its network is a mixture of experts, which cannot be run".to_owned());
         }
         let (width, heads) = (number("embedding_length")?, number("attention.head_count")?);
-        let key_heads = number("attention.head_count_kv").unwrap_or(heads);
-        let head_width = number("attention.key_length").unwrap_or(width / heads);
+        let has = |name: &str| file.value(&format!("{family}.{name}")).is_some();
+        let optional = |name: &str, absent: usize| if has(name) { number(name) } else { Ok(absent) };
+        let key_heads = optional("attention.head_count_kv", heads)?;
+        let head_width = optional("attention.key_length", width / heads)?;
         let norm_epsilon = file.float(&format!("{family}.attention.layer_norm_rms_epsilon"));
         let shape = NetworkShape {
             width,
@@ -183,7 +192,7 @@ impl DecoderNetwork {
             rotation,
             context_length: number("context_length")?,
         };
-        if !heads.is_multiple_of(key_heads) || !head_width.is_multiple_of(2) {
+        if !heads.is_multiple_of(key_heads) || !head_width.is_multiple_of(2) || head_width == 0 {
             return Err(format!("its {heads} heads do not fit {key_heads} key heads of width {head_width}"));
         }
         if number("attention.value_length").is_ok_and(|length| length != head_width) {
@@ -201,6 +210,11 @@ impl DecoderNetwork {
         }
         let embeddings = tensors.matrix("token_embd.weight", None, width)?;
         let output = tensors.optional_matrix("output.weight", width)?;
+        if let Some(rows) = output.as_ref().map(|output| output.rows)
+            && rows != embeddings.rows
+        {
+            return Err(format!("its output has {rows} tokens instead of {}", embeddings.rows));
+        }
         let final_norm = tensors.vector("output_norm.weight", width)?;
         let (query_width, key_width) = (heads * head_width, key_heads * head_width);
         let mut layers = Vec::new();

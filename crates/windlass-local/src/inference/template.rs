@@ -28,9 +28,14 @@ pub(crate) enum PromptError {
 }
 
 const TEMPLATE_NAME: &str = "chat_template";
-/// Steps of a template for each byte of the messages, and at least. A template that needs more is stopped.
-const STEPS_PER_BYTE: u64 = 16;
-const MIN_STEPS: u64 = 1_000_000;
+/// Steps of a template. A template that needs more is stopped.
+const MAX_STEPS: u64 = 200_000;
+/// Stack on which a template is rendered. A template can nest a list in a list at every few steps, and the engine of the
+/// templates frees such a value by recursion. Memory is used only as far as the stack grows.
+const RENDER_STACK_BYTES: usize = 128 * 1024 * 1024;
+
+/// Maximum number of spaces for each level of JSON.
+const MAX_INDENT: usize = 16;
 
 /// The ChatML template, for files without a chat template whose vocabulary has its tokens.
 const CHAT_ML_TEMPLATE: &str = "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
@@ -68,7 +73,7 @@ impl ChatTemplate {
         // A template may refuse a system message, or two messages of one role. The messages are fitted to it.
         let message = |role: &'static str| PromptMessage { role, text: "text".to_owned() };
         let plain = ["user", "assistant", "user"].map(message);
-        template.render(&plain).map_err(failed)?;
+        template.render(&plain).map_err(|error| format!("its chat template cannot be used: {error}"))?;
         let with_system = ["system", "user", "assistant", "user"].map(message);
         template.has_system_role = template.render(&with_system).is_ok();
         let repeated = ["user", "user", "assistant", "assistant", "user"].map(message);
@@ -107,10 +112,20 @@ impl ChatTemplate {
             .map_err(|error| format!("the chat template refuses the conversation: {error}"))
     }
 
-    fn render(&self, messages: &[PromptMessage]) -> Result<String, Error> {
-        let length: usize = messages.iter().map(|message| message.text.len()).sum();
+    /// Renders on a stack of its own. An error becomes text there too, because it keeps values of the template.
+    fn render(&self, messages: &[PromptMessage]) -> Result<String, String> {
+        std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().stack_size(RENDER_STACK_BYTES);
+            let render = || self.render_here(messages).map_err(|error| error.to_string());
+            let rendering = builder.spawn_scoped(scope, render);
+            let rendering = rendering.map_err(|error| format!("it has no thread: {error}"))?;
+            rendering.join().unwrap_or_else(|_| Err("it panicked".to_owned()))
+        })
+    }
+
+    fn render_here(&self, messages: &[PromptMessage]) -> Result<String, Error> {
         let mut environment = self.environment.clone();
-        environment.set_fuel(Some(MIN_STEPS.max(length as u64 * STEPS_PER_BYTE)));
+        environment.set_fuel(Some(MAX_STEPS));
         let messages: Vec<Value> = messages
             .iter()
             .map(|message| context! { role => message.role, content => message.text })
@@ -186,6 +201,9 @@ fn without_generation_tags(source: &str) -> String {
 /// The filter `tojson` of `transformers`: Python's notation with spaces, without HTML escapes.
 fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
+    if indent.is_some_and(|indent| indent > MAX_INDENT) {
+        return Err(Error::new(ErrorKind::InvalidOperation, "tojson has too large an indent"));
+    }
     // The other options of `json.dumps` that templates use do not change the result here.
     let _: Option<bool> = options.get("ensure_ascii")?;
     let _: Option<bool> = options.get("sort_keys")?;
