@@ -175,8 +175,11 @@ impl Decider {
     ) -> Result<(Decision, LoggedDecision), String> {
         let key = recorded_key(paused.record().journal(), &pending.path)
             .ok_or_else(|| format!("{}: {} is in doubt without a start", order.run, pending.path))?;
-        let has_effect =
-            self.settings.world.has_effect(order, &key, None).map_err(|error| error.to_string())?;
+        let world = &self.settings.world;
+        // A keyed call that cannot run again is in doubt too: its effect is in the bank's book.
+        let transfers = world.load_transfers().map_err(|error| error.to_string())?;
+        let has_effect = transfers.iter().any(|transfer| transfer.key == key)
+            || world.has_effect(order, &key, None).map_err(|error| error.to_string())?;
         Ok(if has_effect {
             let output = success_text(&order.run, &pending.path.to_string());
             (Decision::ConfirmExecuted { output: output.into() }, LoggedDecision::ConfirmExecuted)

@@ -200,7 +200,7 @@ pub async fn prepare_decision(
     let held = paused.pending_calls();
     let correctable = paused.correctable_call(&call).map(|correctable| correctable.pending);
     let taken = paused.taken_decision(&call);
-    let Some(posted) = prepare_post(&mut paused, &call, decision, reach)? else {
+    let Some(posted) = prepare_post(&mut paused, &call, decision, reach, SecretPassage::Refused)? else {
         return Err(taken.map_or_else(|| DecisionError::NotPending(call).into(), PostDecisionError::from));
     };
     if review.attempt.is_some_and(|attempt| attempt != posted.attempt) {
