@@ -478,7 +478,6 @@ async fn a_decision_over_http_counts_with_the_signature_of_an_approver_and_no_ot
     let value = signed["signature"]["value"].as_str().unwrap();
     assert!(journal.iter().any(|line| line.body.contains(value)), "the journal has the signature");
     // An edit counts with its own signature.
-    let mut edit = edit;
     let (_, reviewed) =
         anna.post("/v1/runs/other/review", &json!({ "call": items[1]["call"], "arguments": edited })).await;
     edit["call"] = items[1]["call"].clone();

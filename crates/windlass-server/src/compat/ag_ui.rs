@@ -137,7 +137,7 @@ pub(super) async fn run_agent(
 /// The source of the events of a request.
 enum EventSource {
     /// The records and texts of the run.
-    Run(TextReader),
+    Run(Box<TextReader>),
     /// Calls with edited arguments, to be displayed before they are decided about. Nothing was decided.
     Review(Vec<Value>),
 }
@@ -166,7 +166,7 @@ async fn start_run(
     let reader = TextReader::new(state, &run).await;
     let submission = RunSubmission::new(run.clone(), agent, items).tenant(person.name.clone());
     start_submission(state, person, &submission).await?;
-    Ok((run, EventSource::Run(reader)))
+    Ok((run, EventSource::Run(Box::new(reader))))
 }
 
 /// Posts the answers to interrupts, which are of one run, and reads the run from there. If one of them edits arguments that
@@ -213,7 +213,7 @@ async fn answer_interrupts(
         let body = DecisionBody { call, attempt, displayed, decision, for_run: false, signature: None };
         decide_call(state, person, &run, body).await?;
     }
-    Ok((id, EventSource::Run(reader)))
+    Ok((id, EventSource::Run(Box::new(reader))))
 }
 
 /// Reads the answer to an interrupt.
