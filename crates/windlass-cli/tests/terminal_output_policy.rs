@@ -39,7 +39,7 @@ const STARTERS: [(&str, &str); 6] = [
     ("talk/scripted_voice.rs", "a speech program whose output is read"),
     ("demo/mod.rs", "this command itself"),
     ("command/init/first_steps.rs", "this command itself"),
-    ("command/new/mod.rs", "git, whose output is read"),
+    ("command/new/crate_source.rs", "git, whose output is read"),
 ];
 
 /// Places outside `terminal/` that may use a word, each with the reason.
