@@ -30,10 +30,13 @@ pub(crate) enum PromptError {
 const TEMPLATE_NAME: &str = "chat_template";
 /// Steps of a template. A template that needs more is stopped.
 const MAX_STEPS: u64 = 200_000;
-/// Stack on which a template is rendered. A template can nest a list in a list at every few steps, and the engine of the
-/// templates frees such a value by recursion. Memory is used only as far as the stack grows.
+/// Stack on which a template is compiled and rendered. The engine of the templates parses nested expressions by recursion,
+/// and frees nested lists by recursion, which a template makes at every few steps. Memory is used only as far as the stack
+/// grows.
 const RENDER_STACK_BYTES: usize = 128 * 1024 * 1024;
 
+/// Size of a prompt that is always allowed. Beyond it, a prompt may have four times the size of its messages.
+const MIN_PROMPT_BYTES: usize = 1024 * 1024;
 /// Maximum number of spaces for each level of JSON.
 const MAX_INDENT: usize = 16;
 
@@ -48,6 +51,11 @@ impl ChatTemplate {
     ///
     /// Returns the reason if the template has an error or refuses every conversation.
     pub(crate) fn compile(source: Option<&str>, beginning: &str, end: &str) -> Result<Self, String> {
+        on_large_stack(|| Self::compile_here(source, beginning, end))
+            .map_err(|error| format!("its chat template cannot be used: {error}"))
+    }
+
+    fn compile_here(source: Option<&str>, beginning: &str, end: &str) -> Result<Self, String> {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
@@ -61,8 +69,7 @@ impl ChatTemplate {
         });
         environment.add_filter("tojson", to_json);
         let source = without_generation_tags(source.unwrap_or(CHAT_ML_TEMPLATE));
-        let failed = |error: Error| format!("its chat template cannot be used: {error}");
-        environment.add_template_owned(TEMPLATE_NAME, source).map_err(failed)?;
+        environment.add_template_owned(TEMPLATE_NAME, source).map_err(|error| error.to_string())?;
         let mut template = Self {
             environment,
             beginning: beginning.to_owned(),
@@ -73,7 +80,7 @@ impl ChatTemplate {
         // A template may refuse a system message, or two messages of one role. The messages are fitted to it.
         let message = |role: &'static str| PromptMessage { role, text: "text".to_owned() };
         let plain = ["user", "assistant", "user"].map(message);
-        template.render(&plain).map_err(|error| format!("its chat template cannot be used: {error}"))?;
+        template.render(&plain)?;
         let with_system = ["system", "user", "assistant", "user"].map(message);
         template.has_system_role = template.render(&with_system).is_ok();
         let repeated = ["user", "user", "assistant", "assistant", "user"].map(message);
@@ -112,25 +119,21 @@ impl ChatTemplate {
             .map_err(|error| format!("the chat template refuses the conversation: {error}"))
     }
 
-    /// Renders on a stack of its own. An error becomes text there too, because it keeps values of the template.
     fn render(&self, messages: &[PromptMessage]) -> Result<String, String> {
-        std::thread::scope(|scope| {
-            let builder = std::thread::Builder::new().stack_size(RENDER_STACK_BYTES);
-            let render = || self.render_here(messages).map_err(|error| error.to_string());
-            let rendering = builder.spawn_scoped(scope, render);
-            let rendering = rendering.map_err(|error| format!("it has no thread: {error}"))?;
-            rendering.join().unwrap_or_else(|_| Err("it panicked".to_owned()))
-        })
+        // An error becomes text there too, because it keeps values of the template.
+        on_large_stack(|| self.render_here(messages).map_err(|error| error.to_string()))
     }
 
     fn render_here(&self, messages: &[PromptMessage]) -> Result<String, Error> {
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(MAX_STEPS));
+        let length: usize = messages.iter().map(|message| message.text.len()).sum();
+        let mut rendered = BoundedText { bytes: Vec::new(), room: MIN_PROMPT_BYTES + 4 * length };
         let messages: Vec<Value> = messages
             .iter()
             .map(|message| context! { role => message.role, content => message.text })
             .collect();
-        environment.get_template(TEMPLATE_NAME)?.render(context! {
+        let context = context! {
             messages,
             tools => (),
             documents => (),
@@ -139,7 +142,10 @@ impl ChatTemplate {
             enable_thinking => false,
             bos_token => self.beginning,
             eos_token => self.end,
-        })
+        };
+        environment.get_template(TEMPLATE_NAME)?.render_captured_to(context, &mut rendered)?;
+        String::from_utf8(rendered.bytes)
+            .map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
     }
 
     /// Moves system messages into the next user message, and joins messages of one role, if the template needs it.
@@ -164,6 +170,38 @@ impl ChatTemplate {
         }
         fitted
     }
+}
+
+/// A text that a template writes, as long as there is room.
+struct BoundedText {
+    bytes: Vec<u8>,
+    room: usize,
+}
+
+impl std::io::Write for BoundedText {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.room = self
+            .room
+            .checked_sub(bytes.len())
+            .ok_or_else(|| std::io::Error::other("its text is too long"))?;
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Calls a function on a stack that is large enough for a template of any depth.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().stack_size(RENDER_STACK_BYTES);
+        let working = builder
+            .spawn_scoped(scope, work)
+            .map_err(|error| format!("there is no thread for it: {error}"))?;
+        working.join().unwrap_or_else(|_| Err("it panicked".to_owned()))
+    })
 }
 
 /// Replaces `{% generation %}` by a condition that always holds. The tag only marks the text of the assistant for
