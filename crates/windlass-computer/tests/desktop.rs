@@ -293,7 +293,8 @@ async fn windows_with_frames_are_used_and_moved() {
     });
     assert!(is_clicked.await, "{:?}", pages.requests());
     desktop.type_text("rope").await.expect("it types");
-    assert!(poll_until(async || pages.requests().iter().any(|asked| asked.ends_with("/typed?rope"))).await);
+    let is_typed = poll_until(async || pages.requests().iter().any(|asked| asked.ends_with("/typed?rope")));
+    assert!(is_typed.await, "{:?}", pages.requests());
     // The frame is above the window.
     let (left, top) = place().expect("the page tells where its window is");
     let path = [point_at(left + 200, top - 10), point_at(left + 350, top + 140)];
