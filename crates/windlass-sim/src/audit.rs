@@ -336,7 +336,7 @@ impl AuditFrame {
             HoldReason::Approval => {
                 seen.attempts == 0 && seen.decision.is_none() && needs_approval(&seen.planned)
             }
-            HoldReason::InDoubt => seen.attempts > 0 && seen.is_at_most_once(),
+            HoldReason::InDoubt => seen.attempts > 0 && seen.may_take_effect(),
             HoldReason::Question(_) => seen.attempts > 0 && !seen.has_nested_run,
             _ => true,
         };
@@ -509,10 +509,16 @@ impl AuditFrame {
 }
 
 impl AuditedCall {
-    fn is_at_most_once(&self) -> bool {
+    /// Returns true if somebody may have to find out whether the call took effect. An idempotent call runs again instead,
+    /// unless a check refuses that.
+    fn may_take_effect(&self) -> bool {
         matches!(
             self.planned.disposition,
-            CallDisposition::Execute { body: BodyKind::Function, effect: ToolEffect::Once, .. }
+            CallDisposition::Execute {
+                body: BodyKind::Function,
+                effect: ToolEffect::Once | ToolEffect::Idempotent,
+                ..
+            }
         )
     }
 

@@ -86,6 +86,8 @@ pub struct StandingDecisions {
     pub accepted: Option<LoggedDecision>,
     /// Decisions that were posted later, without a reply.
     pub uncertain: Vec<LoggedDecision>,
+    /// Accepted decisions that a later one has corrected.
+    pub corrected: Vec<LoggedDecision>,
     /// Number of decisions that were refused although nobody had taken an earlier one.
     pub refused_untaken: u64,
 }
@@ -119,7 +121,7 @@ pub fn load_standing(folder: &RoundFolder) -> io::Result<BTreeMap<(String, Strin
         match line.stage {
             DecisionStage::Posting => standing.uncertain.push(line.decision),
             DecisionStage::Accepted => {
-                standing.accepted = Some(line.decision);
+                standing.corrected.extend(standing.accepted.replace(line.decision));
                 standing.uncertain.clear();
             }
             DecisionStage::Refused | DecisionStage::RefusedUntaken => {

@@ -334,6 +334,7 @@ impl ObserverState {
         let path = |call: &CallId| CallPath::new(&record.path, call.clone()).to_string();
         if let JournalEntry::CallHeld(_)
         | JournalEntry::CallStarted(_)
+        | JournalEntry::CallBodyEnded(_)
         | JournalEntry::CallSettled(_)
         | JournalEntry::HandoffRecorded(_) = record.entry
         {

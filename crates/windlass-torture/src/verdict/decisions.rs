@@ -38,17 +38,29 @@ pub(super) fn check_decisions(
     }
     for effect in effects.iter().filter(|effect| effect.tool == "question") {
         let decisions = standing.get(&(effect.run.clone(), effect.call.clone()));
-        let is_answer = |decision: &LoggedDecision| matches!(decision, LoggedDecision::Answer { value } if Some(value) == effect.answer.as_ref());
-        // A fork inherits the answers of its origin.
-        let origins =
-            std::iter::successors(Some(&effect.run), |run| evidence.orders.get(*run)?.fork_of.as_ref());
-        let answered = origins.filter_map(|run| standing.get(&(run.clone(), effect.call.clone()))).next();
-        if !answered.is_some_and(|decisions| decisions.possible().any(is_answer)) {
+        if !is_answered(evidence, effect, standing) {
             let what = format!("the answer of {effect:?} is not in {decisions:?}");
             report_violation(&mut verdict.unapproved, "unapproved", what);
         }
     }
     Ok(())
+}
+
+/// Returns true if a person gave the answer with which a call acted.
+fn is_answered(evidence: &RoundEvidence, effect: &LedgerEffect, standing: &DecisionsByCall) -> bool {
+    let is_answer = |decision: &LoggedDecision| matches!(decision, LoggedDecision::Answer { value } if Some(value) == effect.answer.as_ref());
+    let of_run = |run: &String| standing.get(&(run.clone(), effect.call.clone()));
+    if let Some(decisions) = of_run(&effect.run) {
+        return decisions.possible().any(is_answer);
+    }
+    // A fork inherits the answer that its journal has, also one that was corrected in its origin after that record.
+    let journal = evidence.journals.get(&effect.run);
+    let recorded = journal.and_then(|journal| journal.calls.get(&effect.call)?.answer.as_ref());
+    let mut origins =
+        std::iter::successors(Some(&effect.run), |run| evidence.orders.get(*run)?.fork_of.as_ref());
+    let given = origins.find_map(of_run);
+    recorded == effect.answer.as_ref()
+        && given.is_some_and(|given| given.possible().chain(&given.corrected).any(is_answer))
 }
 
 fn is_approved(

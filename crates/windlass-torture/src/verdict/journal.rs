@@ -25,6 +25,8 @@ pub(super) struct JournalCall {
     pub(super) first_epoch: u64,
     /// The decisions that the journal has, oldest first: true if it approves.
     pub(super) approvals: Vec<bool>,
+    /// The last answer that the journal has.
+    pub(super) answer: Option<Value>,
     /// Status of the settlement.
     pub(super) status: Option<CallStatus>,
     /// Output of the settlement.
@@ -85,8 +87,8 @@ impl RunJournal {
                     Decision::Reject { .. } => call.approvals.push(false),
                     Decision::ConfirmExecuted { .. }
                     | Decision::ConfirmNotExecuted
-                    | Decision::OutcomeUnknown
-                    | Decision::Answer { .. } => {}
+                    | Decision::OutcomeUnknown => {}
+                    Decision::Answer { value } => call.answer = Some(value.clone()),
                 }
             }
             JournalEntry::CallSettled(settled) => {
