@@ -273,7 +273,7 @@ pub struct ReplayedSession {
     pub calls: Vec<CallBatchRecord>,
     /// Items that do not request a response of their own.
     pub deferred_items: BTreeSet<ItemId>,
-    /// What the session has reserved and spent.
+    /// The reserved and spent amounts of the session.
     pub ledger: BudgetLedger,
     /// Number of questions to people about budgets.
     pub budget_questions: u64,

@@ -28,7 +28,7 @@ struct Till {
     started: Notify,
 }
 
-/// What a body does.
+/// The behaviour of a body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BodyEnd {
     Never,

@@ -36,7 +36,7 @@ impl Default for SessionSpendingPolicy {
     }
 }
 
-/// What a session has reserved and spent.
+/// The reserved and spent amounts of a session.
 #[derive(Debug, Default)]
 pub(super) struct SessionSpending {
     ledger: BudgetLedger,
