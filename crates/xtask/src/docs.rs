@@ -75,6 +75,7 @@ fn find_problems(root: &Path) -> std::io::Result<Vec<String>> {
     problems.extend(listed.difference(&all).map(|path| format!("{SUMMARY}: there is no {path}")));
     for page in all.iter().map(String::as_str).chain(ROOT_PAGES) {
         problems.extend(check_links(root, page)?);
+        problems.extend(find_hidden_lines(page, &fs::read_to_string(root.join(page))?));
     }
     let current = fs::read_to_string(root.join(LLMS)).unwrap_or_default();
     if current != render_llms(root, &pages)? {
@@ -126,6 +127,24 @@ fn check_links(root: &Path, page: &str) -> std::io::Result<Vec<String>> {
         }
     }
     Ok(problems)
+}
+
+/// Returns a problem for every line of a Rust sample that only rustdoc hides: a code host shows it.
+fn find_hidden_lines(page: &str, text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut is_rust = false;
+    let mut is_code = false;
+    for (index, line) in text.lines().enumerate() {
+        if let Some(language) = line.trim_start().strip_prefix("```") {
+            is_code = !is_code;
+            is_rust = is_code && language.split(',').any(|word| word == "rust");
+        } else if is_rust && (line.trim() == "#" || line.trim_start().starts_with("# ")) {
+            let number = index + 1;
+            problems
+                .push(format!("{page}:{number}: readers see this line; put it into a `<!-- sample` comment"));
+        }
+    }
+    problems
 }
 
 /// Returns the texts and targets of the links in a page, outside code.
@@ -209,7 +228,15 @@ fn render_full(root: &Path, pages: &[BookPage]) -> std::io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{anchors_of, check_links, find_problems, links_of};
+    use super::{anchors_of, check_links, find_hidden_lines, find_problems, links_of};
+
+    #[test]
+    fn lines_that_only_rustdoc_hides_are_found() {
+        let page = "# Title\n```rust,no_run\n#[tool]\n# let hidden = 1;\n#\nlet seen = 2;\n```\n```toml\n# a remark\n```\n";
+        let lines: Vec<String> = find_hidden_lines("p.md", page);
+        let starts: Vec<&str> = lines.iter().filter_map(|line| line.split(": ").next()).collect();
+        assert_eq!(starts, ["p.md:4", "p.md:5"]);
+    }
 
     #[test]
     fn links_are_found_outside_code() {
@@ -229,7 +256,7 @@ mod tests {
         std::fs::write(root.join("docs/SUMMARY.md"), "- [One](guide/one.md)\n- [Gone](gone.md)\n")?;
         std::fs::write(
             root.join("docs/guide/one.md"),
-            "# One\n[up](../two.md#here) [bad](no.md) [bad](#nowhere)\n",
+            "# One\n[up](../two.md#here) [bad](no.md) [bad](#nowhere)\n```rust\n# hidden();\n```\n",
         )?;
         std::fs::write(root.join("docs/two.md"), "## Here\n")?;
         assert_eq!(
@@ -248,6 +275,7 @@ mod tests {
             problems.iter().any(|problem| problem.starts_with("llms.txt is not current")),
             "{problems:?}"
         );
+        assert!(problems.iter().any(|problem| problem.starts_with("docs/guide/one.md:4: ")), "{problems:?}");
         std::fs::remove_dir_all(root)
     }
 }
