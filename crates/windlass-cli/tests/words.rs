@@ -323,43 +323,31 @@ fn what_is_wrong_is_said_with_a_hint() {
 }
 
 #[test]
-fn every_command_has_help_with_an_example_and_shells_can_complete_it() {
+fn every_command_has_help_with_an_example_a_row_in_the_guide_and_is_completed() {
     let project = order_project();
     let bash = project.run_windlass(&["completions", "bash"]).stdout;
     for shell in ["zsh", "fish"] {
         assert!(project.run_windlass(&["completions", shell]).stdout.contains("windlass"));
     }
-    let commands = [
-        "demo",
-        "run",
-        "chat",
-        "runs",
-        "show",
-        "resume",
-        "approve",
-        "reject",
-        "answer",
-        "settle",
-        "cancel",
-        "fork",
-        "diff",
-        "export",
-        "verify",
-        "sessions",
-        "backup",
-        "restore",
-        "migrate",
-        "forget",
-        "tools",
-        "doctor",
-        "new",
-        "completions",
-    ];
+    let help = project.run_windlass(&["--help"]).stdout;
+    let commands =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // A longer description is continued on lines that are indented further.
+    let commands = commands.filter_map(|line| line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')));
+    let commands: Vec<&str> = commands.filter_map(|line| line.split(' ').next()).collect();
+    assert!(["demo", "init", "models"].iter().all(|name| commands.contains(name)), "{commands:?}");
+
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/command.md");
+    let page = std::fs::read_to_string(page).expect("the page is there");
+    let cells = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let listed: Vec<&str> =
+        cells.flat_map(|cell| cell.split('`')).filter_map(|text| text.split(' ').next()).collect();
     for name in commands {
         let ran = project.run_windlass(&[name, "--help"]);
         assert_eq!(ran.code, Some(0), "{name}");
         assert!(ran.stdout.contains("Examples:"), "{name}: {}", ran.stdout);
         assert!(bash.contains(&format!("windlass,{name})")), "{name} is not completed");
+        assert!(listed.contains(&name), "{name} is not in the tables of docs/guide/command.md");
     }
 }
 
