@@ -98,7 +98,8 @@ impl RealtimeMachine {
 
     /// Requests a response with options. Returns false if too many requests are waiting.
     pub(crate) fn request_response_with(&mut self, options: ResponseOptions) -> bool {
-        let is_side = options.scope == ResponseScope::OutOfBand;
+        let is_side = options.scope == ResponseScope::OutOfBand
+            || options.extra.get("conversation").is_some_and(|conversation| conversation == "none");
         self.queue_request(RequestBody::Options(Box::new(options)), is_side)
     }
 

@@ -52,7 +52,7 @@ pub fn encode_command(command: &RealtimeCommand, model: Option<&str>) -> Value {
         }
         RealtimeCommandKind::CreateRawResponse(raw) => {
             let mut event = raw.clone();
-            event["response"]["metadata"][REQUESTED_BY_KEY] = command.id.as_str().into();
+            name_raw_request(&mut event, &command.id);
             event
         }
         RealtimeCommandKind::CancelResponse { response } => {
@@ -64,6 +64,20 @@ pub fn encode_command(command: &RealtimeCommand, model: Option<&str>) -> Value {
         event.entry("event_id").or_insert_with(|| command.id.as_str().into());
     }
     event
+}
+
+/// Names the command in a request of the application, so that its response and its rejection can be matched. Parts of
+/// another form than the provider's are left for the provider to reject.
+fn name_raw_request(event: &mut Value, command: &CommandId) {
+    event["event_id"] = command.as_str().into();
+    let mut place = event;
+    for key in ["response", "metadata"] {
+        place = &mut place[key];
+        if !(place.is_object() || place.is_null()) {
+            return;
+        }
+    }
+    place[REQUESTED_BY_KEY] = command.as_str().into();
 }
 
 /// Encodes the options of a response request. Its metadata names the command, so that the response can be matched.

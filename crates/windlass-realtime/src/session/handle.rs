@@ -360,7 +360,7 @@ impl<C: Send + Sync + 'static> RealtimeSession<C> {
     }
 
     /// Sends a message in the provider's own format. A `response.create` waits for its turn, so that one response is
-    /// active at a time; the session does not track the effects of other messages.
+    /// active at a time, and gets the session's `event_id`; the session does not track the effects of other messages.
     ///
     /// # Errors
     ///

@@ -109,6 +109,45 @@ async fn options_and_raw_requests_wait_for_their_turn() {
     assert_one_response_at_a_time(&server);
 }
 
+/// A raw request of the wrong form, or with an id of its own, costs neither the connection nor a second request.
+#[tokio::test(start_paused = true)]
+async fn a_raw_request_of_any_form_is_sent_once() {
+    for response in [json!("brief"), json!([1]), json!({ "metadata": "mine" }), json!(null)] {
+        let server = loopback_server([]);
+        let (session, mut events) = connect_agent(guide_agent(), &server).await;
+        session.send_raw(json!({ "type": "response.create", "response": response })).await.expect("waits");
+        let seen = turn_events(&mut events).await;
+        assert_eq!(count_events(&seen, "Disconnected"), 0, "{response}: {:?}", event_names(&seen));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(server.client_events(Some("response.create")).len(), 1, "{response}");
+        assert_eq!(server.connection_count(), 1, "{response}");
+    }
+    let server = loopback_server([]);
+    let (session, mut events) = connect_agent(guide_agent(), &server).await;
+    server.inject_fault(WireFault::reject_event("response.create", "invalid_value").repeated());
+    session.send_raw(json!({ "type": "response.create", "event_id": "mine" })).await.expect("waits");
+    let is_told =
+        |event: &RealtimeEvent| matches!(event, RealtimeEvent::Error(RealtimeError::Provider { .. }));
+    events_until(&mut events, is_told).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(server.client_events(Some("response.create")).len(), 1);
+}
+
+/// A response that is outside the conversation by a provider's own field is one like any other.
+#[tokio::test(start_paused = true)]
+async fn a_field_of_the_provider_can_put_an_answer_beside_the_conversation() {
+    let server = loopback_server([LoopbackReply::message("Aye."), LoopbackReply::message("beside")]);
+    let (session, mut events) = connect_agent(guide_agent(), &server).await;
+    session.send_text("Go").await.expect("is there");
+    turn_events(&mut events).await;
+    let extra = [("conversation".to_owned(), json!("none"))].into_iter().collect();
+    let options = ResponseOptions { extra, ..ResponseOptions::default() };
+    session.request_response_with(options).await.expect("is sent");
+    events_until(&mut events, |event| matches!(event, RealtimeEvent::SideResponseEnded { .. })).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(server.client_events(Some("response.create")).len(), 2, "it is requested once");
+}
+
 #[tokio::test(start_paused = true)]
 async fn raw_events_are_reported_where_they_are_wanted() {
     for is_wanted in [false, true] {
