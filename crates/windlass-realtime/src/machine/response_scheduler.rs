@@ -98,7 +98,7 @@ pub(crate) struct ResponseScheduler {
     retry_not_before: Option<Duration>,
     /// Number of consecutive requests without a complete response.
     failed_requests: u32,
-    /// Number of consecutive rejections because of a response that was never reported.
+    /// Number of consecutive rejections because of another response, since the last request that was met.
     rejected_requests: u32,
 }
 
@@ -196,11 +196,14 @@ impl ResponseScheduler {
         is_known: impl Fn(&ItemId) -> bool,
     ) -> Option<Duration> {
         self.reports_requester |= requested_by.is_some();
-        (self.retry_not_before, self.rejected_requests) = (None, 0);
+        self.retry_not_before = None;
         let mut since = None;
         let open_request = match std::mem::replace(&mut self.state, ResponseState::Idle) {
             ResponseState::Requested { command, demand, .. } => {
                 since = Some(demand.since);
+                if requested_by == Some(&command) {
+                    self.rejected_requests = 0;
+                }
                 // This may not be the requested response. The provider's later report on the request decides;
                 // if there is none, the request counts as met.
                 (requested_by != Some(&command)).then_some((command, demand))
@@ -241,17 +244,13 @@ impl ResponseScheduler {
         let is_it = |requested: &CommandId| command.is_none_or(|command| command == requested);
         match std::mem::replace(&mut self.state, ResponseState::Idle) {
             ResponseState::Requested { command, demand, .. } if is_it(&command) => {
-                self.rejected_requests += 1;
-                let attempts = self.rejected_requests;
-                if attempts >= MAX_REJECTED_REQUESTS {
-                    self.rejected_requests = 0;
-                    return RequeueResult::GivenUp { attempts };
+                let result = self.restore_after_rejection(demand);
+                if result == RequeueResult::Requeued {
+                    // The active response has not been reported yet, or has just ended.
+                    let delay = RETRY_DELAY.saturating_mul(1 << (self.rejected_requests - 1).min(16));
+                    self.retry_not_before = Some(now.saturating_add(delay));
                 }
-                self.restore_demand(ResponseDemand { was_rejected: true, ..demand });
-                // The active response has not been reported yet, or has just ended.
-                let delay = RETRY_DELAY.saturating_mul(1 << (attempts - 1).min(16));
-                self.retry_not_before = Some(now.saturating_add(delay));
-                RequeueResult::Requeued
+                result
             }
             ResponseState::Active {
                 response,
@@ -259,10 +258,9 @@ impl ResponseScheduler {
                 last_activity,
                 cancelled_at,
             } if is_it(&command) => {
-                self.restore_demand(ResponseDemand { was_rejected: true, ..demand });
                 self.state =
                     ResponseState::Active { response, open_request: None, last_activity, cancelled_at };
-                RequeueResult::Requeued
+                self.restore_after_rejection(demand)
             }
             state => {
                 self.state = state;
@@ -307,9 +305,13 @@ impl ResponseScheduler {
         self.retry_not_before = None;
         match std::mem::replace(&mut self.state, ResponseState::Idle) {
             ResponseState::Active { response: active, open_request, .. } if active == *response => {
-                if let Some((command, demand)) = open_request.filter(|_| self.reports_requester) {
+                match open_request {
                     // An unrequested response came first; the requested one has yet to start.
-                    self.state = ResponseState::Requested { command, demand, requested_at: now };
+                    Some((command, demand)) if self.reports_requester => {
+                        self.state = ResponseState::Requested { command, demand, requested_at: now };
+                    }
+                    Some(_) => self.rejected_requests = 0,
+                    None => {}
                 }
                 true
             }
@@ -390,6 +392,19 @@ impl ResponseScheduler {
                 Some(ResponseTimeoutAction::Cancel(response.clone()))
             }
         }
+    }
+
+    /// Restores a demand whose request was rejected because of another response, or drops it if that happened too
+    /// often.
+    fn restore_after_rejection(&mut self, demand: ResponseDemand) -> RequeueResult {
+        self.rejected_requests += 1;
+        let attempts = self.rejected_requests;
+        if attempts >= MAX_REJECTED_REQUESTS {
+            self.rejected_requests = 0;
+            return RequeueResult::GivenUp { attempts };
+        }
+        self.restore_demand(ResponseDemand { was_rejected: true, ..demand });
+        RequeueResult::Requeued
     }
 
     /// Restores a demand whose request failed, or drops it and returns the number of attempts.

@@ -165,6 +165,46 @@ fn a_question_that_is_always_refused_or_lost_is_asked_a_limited_number_of_times(
 }
 
 #[test]
+fn a_question_that_another_answer_is_always_ahead_of_is_asked_a_limited_number_of_times() {
+    for is_refused_first in [true, false] {
+        let mut scheduler = new_scheduler();
+        scheduler.demand_response(at(0), Some(ItemId::from("known")));
+        for attempt in 1..=6_u64 {
+            let now = attempt * 60_000;
+            assert!(request_response(&mut scheduler, now, "q"), "attempt {attempt}");
+            let foreign = format!("foreign {attempt}");
+            if !is_refused_first {
+                start_response(&mut scheduler, &foreign, None);
+            }
+            let refused = scheduler.requeue_request(at(now), Some(&CommandId::from("q")));
+            let expected =
+                if attempt == 6 { RequeueResult::GivenUp { attempts: 6 } } else { RequeueResult::Requeued };
+            assert_eq!(refused, expected, "attempt {attempt}");
+            if is_refused_first {
+                start_response(&mut scheduler, &foreign, None);
+            }
+            assert!(end_response(&mut scheduler, &foreign));
+        }
+        assert!(!request_response(&mut scheduler, 600_000, "q"), "it gives up");
+    }
+    // A question that is answered at last counts anew.
+    let mut scheduler = new_scheduler();
+    for round in 0..4 {
+        scheduler.demand_response(at(0), None);
+        for name in ["q1", "q2", "q3"] {
+            assert!(request_response(&mut scheduler, 0, name), "round {round}");
+            start_response(&mut scheduler, "foreign", None);
+            let refused = scheduler.requeue_request(at(0), Some(&CommandId::from(name)));
+            assert_eq!(refused, RequeueResult::Requeued, "round {round}");
+            assert!(end_response(&mut scheduler, "foreign"));
+        }
+        assert!(request_response(&mut scheduler, 0, "q4"));
+        start_response(&mut scheduler, "own", Some("q4"));
+        assert!(end_response(&mut scheduler, "own"));
+    }
+}
+
+#[test]
 fn requests_that_the_application_worded_are_asked_one_by_one_in_their_order() {
     let mut scheduler = new_scheduler();
     let body = |name: &str| RequestBody::Raw(name.into());
