@@ -22,9 +22,11 @@ const MAX_SPEECH_DURATION: Duration = Duration::from_secs(120);
 const MAX_AUDIO_PAUSE: Duration = Duration::from_secs(2);
 
 impl UserSpeech {
+    /// Records the start of the speech. A start that is repeated while a response waits does not renew its wait.
     pub(super) fn start(&mut self, now: Duration) {
-        self.since = Some(now);
-        self.held_since = None;
+        if self.held_since.is_none() {
+            self.since = Some(now);
+        }
     }
 
     pub(super) fn end(&mut self) {

@@ -284,6 +284,33 @@ async fn speech_that_never_ends_holds_nothing_back_for_long_or_in_silence() {
     }
     assert_eq!(began.elapsed().as_secs(), 4);
 
+    // The server says again and again that the user starts to speak.
+    let server = loopback_server([]);
+    let started = json!({
+        "type": "input_audio_buffer.speech_started", "event_id": "event_again", "audio_start_ms": 0,
+        "item_id": "item_again",
+    });
+    let trigger = FaultTrigger::on_send("conversation.item.added");
+    server.inject_fault(WireFault::insert_event(trigger, started).repeated());
+    let builder = RealtimeSessionBuilder::new(guide_agent(), server.client_model())
+        .settings(speech_settings())
+        .speech_hold(Duration::from_secs(4));
+    let (session, mut events) = start_session(builder).await;
+    start_speaking(&session).await;
+    session.send_text("Typed").await.expect("is there");
+    let began = tokio::time::Instant::now();
+    let typing = async {
+        for _ in 0..60 {
+            start_speaking(&session).await;
+            session.send_text("Typed again").await.expect("is there");
+        }
+    };
+    tokio::select! {
+        _ = turn_events(&mut events) => {}
+        () = typing => {}
+    }
+    assert_eq!(began.elapsed().as_secs(), 4);
+
     // Cleared, and forced: at once.
     for force in [false, true] {
         let server = loopback_server([]);
