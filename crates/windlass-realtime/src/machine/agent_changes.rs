@@ -87,7 +87,7 @@ impl RealtimeMachine {
     /// Sends the configuration of the next change, unless another one is in flight. A response that was requested and
     /// has not started belongs to the agent that requested it, so the change waits for its start.
     pub(super) fn send_next_change(&mut self) {
-        if self.in_flight_configuration.is_some() || self.scheduler.is_requested() {
+        if self.in_flight_configuration.is_some() || self.scheduler.open_request().is_some() {
             return;
         }
         let Some(change) = self.pending_changes.front() else { return };

@@ -294,3 +294,25 @@ async fn an_answer_before_a_late_acknowledgement_is_asked_for_again() {
     assert_eq!((runs, turn_agents(&seen)), (1, vec!["second", "second"]), "{:?}", event_names(&seen));
     assert_one_response_at_a_time(&server);
 }
+
+/// An answer that nobody asked for starts before the requested one: a change of the agent waits until the requested one
+/// has started, so that no configuration comes between a request and its answer.
+#[tokio::test(start_paused = true)]
+async fn a_change_waits_for_a_requested_answer_behind_another() {
+    let slow = LoopbackReply::message("I am first.").with_delay(Duration::from_secs(3));
+    let server = loopback_server([slow]);
+    let (session, mut events) = connect_agent(named_agent("first"), &server).await;
+    let rogue = json!({ "type": "response.created", "event_id": "event_rogue", "response": {
+        "id": "resp_rogue", "object": "realtime.response", "status": "in_progress", "output": [],
+    } });
+    server.inject_fault(WireFault::insert_event(FaultTrigger::on_send("conversation.item.added"), rogue));
+    let late = WireFault::delay_event(FaultTrigger::on_send("response.created"), Duration::from_secs(2));
+    server.inject_fault(late);
+    session.send_text("Hello?").await.expect("is there");
+    events_until(&mut events, |event| matches!(event, RealtimeEvent::TurnStarted { .. })).await;
+    session.update_agent(named_agent("second")).await.expect("is changed");
+    let log = server.wire_log();
+    let place = |kind: &str| log.iter().rposition(|seen| seen.event["type"] == kind);
+    assert!(place("response.created") > place("response.create"), "the requested answer has started");
+    assert!(place("session.update") > place("response.created"), "the change waits for it");
+}
