@@ -51,7 +51,8 @@ pub(super) enum ConnectionInput {
 
 impl<C: Send + Sync + 'static> SessionActor<C> {
     pub(super) fn attach_connection(&mut self, connection: RealtimeConnection) {
-        self.outbox = Some(CommandOutbox::new(connection.commands, self.config.audio_buffer));
+        let told_items = self.machine.history().items().len();
+        self.outbox = Some(CommandOutbox::new(connection.commands, self.config.audio_buffer, told_items));
         self.model_events = Some(connection.events);
     }
 

@@ -11,7 +11,8 @@ use tokio::task::JoinHandle;
 use crate::model::{CommandSink, RealtimeCommand, RealtimeCommandKind, RealtimeConnectionError};
 use crate::sync::lock;
 
-/// Maximum number of queued commands; above it, the connection counts as lost.
+/// Maximum number of queued commands beside the conversation that a new connection is told; above it, the connection
+/// counts as lost.
 const MAX_QUEUED_COMMANDS: usize = 8192;
 
 /// The queued commands.
@@ -34,17 +35,25 @@ struct SharedOutbox {
 pub(crate) struct CommandOutbox {
     shared: Arc<SharedOutbox>,
     max_queued_audio: usize,
+    max_queued_commands: usize,
     writer: JoinHandle<()>,
     /// Resolves when the writer has lost the connection.
     pub(crate) connection_lost: oneshot::Receiver<RealtimeConnectionError>,
 }
 
 impl CommandOutbox {
-    pub(crate) fn new(commands: Box<dyn CommandSink>, max_queued_audio: usize) -> Self {
+    /// Creates the queue of a connection. `told_items` is the number of items that it is told first.
+    pub(crate) fn new(commands: Box<dyn CommandSink>, max_queued_audio: usize, told_items: usize) -> Self {
         let shared = Arc::new(SharedOutbox::default());
         let (sender, connection_lost) = oneshot::channel();
         let writer = tokio::spawn(write_commands(shared.clone(), commands, sender));
-        Self { shared, max_queued_audio: max_queued_audio.max(1), writer, connection_lost }
+        Self {
+            shared,
+            max_queued_audio: max_queued_audio.max(1),
+            max_queued_commands: MAX_QUEUED_COMMANDS.saturating_add(told_items),
+            writer,
+            connection_lost,
+        }
     }
 
     /// Queues a command. If too much audio is queued, the oldest chunk is dropped. Returns the number of
@@ -69,7 +78,7 @@ impl CommandOutbox {
                 }
             }
             queue.audio_count += 1;
-        } else if queue.commands.len() >= MAX_QUEUED_COMMANDS {
+        } else if queue.commands.len() >= self.max_queued_commands {
             return Err(RealtimeConnectionError::new("the queue of outgoing commands is full"));
         }
         queue.commands.push_back(command);
@@ -143,3 +152,7 @@ async fn write_commands(
         let _ = lost.send(error);
     }
 }
+
+#[cfg(test)]
+#[path = "outbox_tests.rs"]
+mod tests;
