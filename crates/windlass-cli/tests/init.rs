@@ -99,3 +99,16 @@ fn a_tour_whose_change_is_rejected_says_so() {
     assert!(shown.contains("first-steps.md is unchanged"), "{shown}");
     assert!(!shown.contains("is ticked: the change"), "{shown}");
 }
+
+#[test]
+fn hints_are_broken_between_words_and_not_within_commands() {
+    let (_place, folder) = empty_folder();
+    let mut screen = PtyScreen::start(folder, 40, 44, &["chat"]);
+    let (_, shown) = screen.wait_for_exit();
+    let hint: Vec<&str> = shown.lines().skip_while(|line| !line.starts_with("hint:")).collect();
+    assert!(hint.len() > 1, "the window is narrower than the hint: {shown}");
+    assert!(hint.iter().skip(1).all(|line| line.starts_with("  ")), "later lines are indented: {shown}");
+    let joined = hint.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+    assert_eq!(joined, "hint: an agent is a folder with an agent.toml; `windlass init` makes one", "{shown}");
+    assert!(hint.iter().all(|line| line.matches('`').count() != 1), "a command is on one line: {shown}");
+}

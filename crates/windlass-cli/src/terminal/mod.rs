@@ -176,7 +176,7 @@ impl Terminal {
     pub(crate) fn print_words(&self, line: impl Into<StyledText>) {
         let line = line.into();
         match self.is_stdout_terminal() {
-            true => self.break_line(&line).into_iter().for_each(|part| self.print_line(part)),
+            true => self.break_line(&line, 0).into_iter().for_each(|part| self.print_line(part)),
             false => self.print_line(line),
         }
     }
@@ -185,18 +185,29 @@ impl Terminal {
     pub(crate) fn eprint_words(&self, line: impl Into<StyledText>) {
         let line = line.into();
         match std::io::stderr().is_terminal() {
-            true => self.break_line(&line).into_iter().for_each(|part| self.eprint_line(part)),
+            true => self.break_line(&line, 0).into_iter().for_each(|part| self.eprint_line(part)),
             false => self.eprint_line(line),
         }
     }
 
-    fn break_line(&self, line: &StyledText) -> Vec<StyledText> {
+    /// Prints a line with a label to standard error, broken as [`Terminal::print_words`] breaks it. The later lines are
+    /// indented, so that none can pass for a line with a label.
+    fn eprint_labelled(&self, line: StyledText) {
+        match std::io::stderr().is_terminal() {
+            true => self.break_line(&line, 2).into_iter().for_each(|part| self.eprint_line(part)),
+            false => self.eprint_line(line),
+        }
+    }
+
+    /// Breaks a line between words. The later lines have the indent of the first one, and at least `min_indent`.
+    fn break_line(&self, line: &StyledText, min_indent: usize) -> Vec<StyledText> {
         let width = self.width().saturating_sub(1);
         if line.plain().width() <= width {
             return vec![line.clone()];
         }
-        let indent = line.plain().as_str().chars().take_while(|letter| *letter == ' ').count().min(width / 2);
-        let parts = line.wrap_words(width - indent);
+        let indent = line.plain().as_str().chars().take_while(|letter| *letter == ' ').count();
+        let indent = indent.max(min_indent).min(width / 2);
+        let parts = line.wrap_around_code(width - indent);
         // The first part keeps its own indent, and so may be as wide as the others with theirs.
         let indented = |(place, part): (usize, StyledText)| match place {
             0 => part,
@@ -246,7 +257,7 @@ impl Terminal {
 
     /// Prints a hint to standard error.
     pub(crate) fn eprint_hint(&self, hint: impl Into<StyledText>) {
-        self.eprint_line(styled![paint(TextStyle::Hint, "hint:"), " ", hint.into()]);
+        self.eprint_labelled(styled![paint(TextStyle::Hint, "hint:"), " ", hint.into()]);
     }
 
     /// Erases the last lines on standard error, and prints others in their place.
@@ -292,9 +303,9 @@ impl Terminal {
     fn print_message(&self, style: TextStyle, label: &str, message: &str) {
         for (place, line) in SafeText::from_lines(message).iter().enumerate() {
             if place == 0 {
-                self.eprint_line(styled![paint(style, label), " ", line]);
+                self.eprint_labelled(styled![paint(style, label), " ", line]);
             } else {
-                self.eprint_line(styled!["  ", line]);
+                self.eprint_labelled(styled!["  ", line]);
             }
         }
     }

@@ -86,6 +86,44 @@ impl StyledText {
     /// Breaks the text between words into lines of at most `width` columns. A word that is longer than a line is broken
     /// too. Spaces at a break are left out.
     pub(crate) fn wrap_words(&self, width: usize) -> Vec<Self> {
+        self.break_lines(|rest| {
+            let fitting = fitting_letters(rest, width);
+            if fitting == rest.len() {
+                return fitting;
+            }
+            // A space directly after the line is a break too.
+            let is_space = |at: &usize| rest.get(*at).is_some_and(|(_, letter)| *letter == ' ');
+            (1..=fitting).rev().find(is_space).unwrap_or(fitting)
+        })
+    }
+
+    /// Breaks the text as [`StyledText::wrap_words`] does, but never within backticks: a command that is copied from the
+    /// terminal has no line end. What is too long for a line is left to the terminal.
+    pub(crate) fn wrap_around_code(&self, width: usize) -> Vec<Self> {
+        self.break_lines(|rest| {
+            let fitting = fitting_letters(rest, width);
+            if fitting == rest.len() {
+                return fitting;
+            }
+            let mut is_code = false;
+            let mut last_break = None;
+            // Spaces at the beginning are the indent.
+            let indent = rest.iter().take_while(|(_, letter)| *letter == ' ').count();
+            for (at, (_, letter)) in rest.iter().enumerate().skip(indent) {
+                is_code ^= *letter == '`';
+                if *letter == ' ' && !is_code {
+                    if at > fitting {
+                        return last_break.unwrap_or(at);
+                    }
+                    last_break = Some(at);
+                }
+            }
+            last_break.unwrap_or(rest.len())
+        })
+    }
+
+    /// Breaks the text into lines. The function returns the number of letters of the next line, at least one.
+    fn break_lines(&self, next_length: impl Fn(&[StyledLetter]) -> usize) -> Vec<Self> {
         let letters: Vec<StyledLetter> = self
             .pieces
             .iter()
@@ -94,20 +132,10 @@ impl StyledText {
         let mut lines = Vec::new();
         let mut start = 0;
         while let Some(rest) = letters.get(start..).filter(|rest| !rest.is_empty()) {
-            let fitting = fitting_letters(rest, width);
-            let cut = if fitting == rest.len() {
-                fitting
-            } else {
-                // A space directly after the line is a break too.
-                let is_space =
-                    |letter: Option<&StyledLetter>| letter.is_some_and(|(_, letter)| *letter == ' ');
-                let at_space = (1..=fitting).rev().find(|at| is_space(rest.get(*at)));
-                at_space.unwrap_or(fitting)
-            };
-            let (line, after) = rest.split_at(cut);
+            let (line, after) = rest.split_at(next_length(rest));
             lines.push(Self::from_letters(line));
             let spaces = after.iter().take_while(|(_, letter)| *letter == ' ').count();
-            start += cut + spaces;
+            start += line.len() + spaces;
         }
         if lines.is_empty() {
             lines.push(Self::default());
