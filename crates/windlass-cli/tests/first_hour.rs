@@ -48,6 +48,10 @@ impl Newcomer {
             ("CARGO_INSTALL_ROOT", root.join("installed").display().to_string()),
             // Kept between runs of the test, so that only the first one builds everything.
             ("CARGO_TARGET_DIR", format!("{}/first-hour", env!("CARGO_TARGET_TMPDIR"))),
+            // What is installed is tried, and its speed does not matter.
+            ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0".to_owned()),
+            ("CARGO_PROFILE_RELEASE_LTO", "off".to_owned()),
+            ("CARGO_PROFILE_RELEASE_DEBUG", "none".to_owned()),
             // Probes for local servers find nobody, whatever runs on this machine.
             ("OLLAMA_HOST", "127.0.0.1:9".to_owned()),
             ("LMSTUDIO_BASE_URL", "127.0.0.1:9".to_owned()),
