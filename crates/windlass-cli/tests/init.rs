@@ -103,7 +103,7 @@ fn a_tour_whose_change_is_rejected_says_so() {
 #[test]
 fn hints_are_broken_between_words_and_not_within_commands() {
     let (_place, folder) = empty_folder();
-    let mut screen = PtyScreen::start(folder, 40, 44, &["chat"]);
+    let screen = PtyScreen::start(folder, 40, 44, &["chat"]);
     let (_, shown) = screen.wait_for_exit();
     let hint: Vec<&str> = shown.lines().skip_while(|line| !line.starts_with("hint:")).collect();
     assert!(hint.len() > 1, "the window is narrower than the hint: {shown}");
