@@ -24,6 +24,14 @@ function keyHeaders() {
   return key ? { "x-windlass-page-key": key } : {};
 }
 const loggedIn = $("[data-page-key]");
+// Who has a key has logged in here, and can end that.
+const logOut = $("#log-out");
+if (logOut && readKey()) logOut.hidden = false;
+async function endLogin() {
+  await fetch("/logout", { method: "POST", headers: keyHeaders(), redirect: "manual" }).catch(() => null);
+  localStorage.removeItem(PAGE_KEY);
+  location.href = "/login";
+}
 if (loggedIn) {
   localStorage.setItem(PAGE_KEY, loggedIn.dataset.pageKey);
   location.replace("/");
@@ -153,7 +161,8 @@ document.addEventListener("visibilitychange", () => {
 const CLICK_GUARD_MS = 700;
 const seenDigests = new Set();
 const movedAt = new Map();
-const endsOf = card => [...$$("table.args tr:last-child > td > div:last-child, .change pre > span:last-child", card), $(".do", card)].filter(Boolean);
+const endsOf = card => [...$$("table.args tr:last-child > td > div:last-child, .change pre > span:last-child, .evidence > :last-child", card), $(".do", card)].filter(Boolean);
+const hasPictures = card => $$(".evidence img", card).every(picture => picture.complete);
 const unseenEnds = new WeakMap();
 const ends = new IntersectionObserver(entries => {
   for (const entry of entries) {
@@ -171,7 +180,7 @@ const ends = new IntersectionObserver(entries => {
 }, { threshold: Array.from({ length: 101 }, (_, part) => part / 100) });
 
 const isFresh = card => Date.now() - (movedAt.get(card.dataset.digest) ?? 0) < CLICK_GUARD_MS;
-const isSeen = card => seenDigests.has(card.dataset.digest);
+const isSeen = card => seenDigests.has(card.dataset.digest) && hasPictures(card);
 const EXECUTING = new Set(["approve", "confirm_not_executed"]);
 
 function updateCard(card) {
@@ -193,6 +202,8 @@ function watchCards(places) {
     }
     unseenEnds.set(card, new Set(endsOf(card)));
     endsOf(card).forEach(end => ends.observe(end));
+    // A picture that is still loading has not been seen.
+    $$(".evidence img", card).filter(picture => !picture.complete).forEach(picture => ["load", "error"].forEach(name => picture.addEventListener(name, () => updateCard(card))));
     updateCard(card);
   }
 }
@@ -280,7 +291,15 @@ async function reviewEdit(card, form) {
   };
   close.onclick = () => dialog.close();
   actions.append(approve, close);
-  const parts = [title, element("p", shown.sheet.title), table, notes];
+  const parts = [title, element("p", shown.sheet.title)];
+  if (shown.sheet.evidence) {
+    const { lines, picture } = shown.sheet.evidence;
+    const evidence = element("figure", undefined, "evidence");
+    evidence.append(element("figcaption", "What the tool saw when the call was held"), ...lines.map(text => element("p", text)));
+    if (picture) { const image = element("img", undefined, "shot"); image.src = picture; image.alt = "picture of what the tool saw"; evidence.append(image); }
+    parts.push(evidence);
+  }
+  parts.push(table, notes);
   if (shown.sheet.change) {
     const change = element("figure", undefined, "change");
     change.append(element("figcaption", shown.sheet.change.title), element("pre", shown.sheet.change.lines.join("\n")));
@@ -319,6 +338,7 @@ async function act(name, target) {
     case "close": return $("#dialog").close();
     case "start": return startRun(form);
     case "fork": return askFork(target.dataset.run, Number(target.dataset.at));
+    case "log-out": return endLogin();
     case "cancel": return confirmCancel(target.dataset.run);
     case "revive":
       await call("POST", runPath(target.dataset.run, "/revive")).catch(error => toast(error.message));
@@ -350,14 +370,17 @@ function askFork(run, at) {
   title.id = "dialog-title";
   const kind = element("select");
   kind.id = "fork-kind";
-  [["unchanged", "Go on from here, unchanged"], ["model_text", "The model says something else"], ["call_output", "A call has another output"]]
+  [["unchanged", "Go on from here, unchanged"], ["model_text", "The model says something else"], ["call_output", "A call has another output"], ["reject", "A call is rejected"]]
     .forEach(([value, text]) => { const option = element("option", text); option.value = value; kind.append(option); });
   const label = (id, text) => { const made = element("label", text); made.htmlFor = id; return made; };
-  const callId = element("input"); callId.id = "fork-call";
+  const callId = element("input"); callId.id = "fork-call"; callId.setAttribute("list", "fork-calls");
+  // The calls on the page are offered.
+  const known = element("datalist"); known.id = "fork-calls";
+  $$("details.call[data-path]").forEach(one => { const option = element("option"); option.value = one.dataset.path; known.append(option); });
   const text = element("textarea"); text.id = "fork-text"; text.rows = 3;
   const [callLabel, textLabel] = [label("fork-call", "Call"), label("fork-text", "Text")];
   const update = () => {
-    callId.hidden = callLabel.hidden = kind.value !== "call_output";
+    callId.hidden = callLabel.hidden = kind.value !== "call_output" && kind.value !== "reject";
     text.hidden = textLabel.hidden = kind.value === "unchanged";
   };
   kind.onchange = update;
@@ -366,12 +389,13 @@ function askFork(run, at) {
   back.type = "button";
   back.onclick = () => dialog.close();
   actions.append(element("button", "Fork and run", "yes"), back);
-  form.append(title, label("fork-kind", "What is different"), kind, callLabel, callId, textLabel, text, actions);
+  form.append(title, label("fork-kind", "What is different"), kind, callLabel, callId, known, textLabel, text, actions);
   form.onsubmit = async event => {
     event.preventDefault();
     const change = { type: kind.value };
     if (kind.value === "model_text") change.text = text.value;
     if (kind.value === "call_output") Object.assign(change, { call: callId.value, output: text.value });
+    if (kind.value === "reject") Object.assign(change, { call: callId.value, message: text.value || null });
     try {
       const fork = await call("POST", runPath(run, "/fork"), { at, change, start: true });
       location.href = `/runs/${encodeURIComponent(fork.run)}`;

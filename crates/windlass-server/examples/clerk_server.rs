@@ -15,12 +15,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut words = std::env::args().skip(1);
     let address = words.next().unwrap_or_else(|| windlass_server::DEFAULT_ADDRESS.to_owned());
     let path = words.next().unwrap_or_else(|| "clerk.db".to_owned());
+    // The journals of live sessions, if there are any, are beside the store.
+    let live_journals = std::path::Path::new(&path).with_file_name("live");
     let store: Arc<dyn RunQueue> = Arc::new(SqliteStore::open(path)?);
     let limits = ServerLimits { requests_per_second: 5_000, ..ServerLimits::default() };
     let mut server = AgentServer::new([support::clerk(), support::clerk_named("bank"), support::front()])
         .store(store)
         .address(address)
         .limits(limits)
+        .live_journals(live_journals)
         .preview(Arc::new(|_, call| {
             (call.tool.name() == "write_file").then(|| CallPreview {
                 title: "changes notes.md, 1 line added, 1 removed".to_owned(),

@@ -13,7 +13,10 @@ use windlass::core::{
     id::RunId,
     tool::ToolEffect,
 };
+use windlass::tool::CallEvidence;
 use windlass_text::{SafeText, format_arguments, format_diff_line};
+
+use crate::addresses::picture_address;
 
 /// A preview of the change that a call would make, for the approver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +45,8 @@ pub(crate) struct CallSheet {
     pub(crate) arguments: Vec<ArgumentText>,
     /// The change that the call would make, if it can be shown.
     pub(crate) change: Option<ChangeText>,
+    /// What the tool saw when the call was held, if it has saved that.
+    pub(crate) evidence: Option<EvidenceText>,
     /// The calls that an approval covers.
     pub(crate) covers: String,
     /// The calls that an approval for the run would cover; absent if the tool requires approval every time.
@@ -66,6 +71,27 @@ pub(crate) struct ChangeText {
     pub(crate) lines: Vec<String>,
 }
 
+/// The evidence of a call as it is displayed: the screen that a click would hit, for example.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct EvidenceText {
+    /// The sentences of the tool.
+    pub(crate) lines: Vec<String>,
+    /// Address of the picture, if there is one.
+    pub(crate) picture: Option<String>,
+    /// Digest of the whole evidence.
+    pub(crate) digest: String,
+}
+
+impl EvidenceText {
+    fn new(evidence: &CallEvidence) -> Self {
+        Self {
+            lines: SafeText::from_lines(&evidence.summary).iter().map(SafeText::to_string).collect(),
+            picture: evidence.picture.as_ref().and_then(picture_address),
+            digest: evidence.digest().to_string(),
+        }
+    }
+}
+
 impl CallSheet {
     /// Creates the sheet of a pending call.
     pub(crate) fn new(
@@ -73,6 +99,7 @@ impl CallSheet {
         pending: &PendingCall,
         effect: Option<ToolEffect>,
         preview: Option<CallPreview>,
+        evidence: Option<&CallEvidence>,
     ) -> Self {
         let line = |text: &str| SafeText::from_line(text).to_string();
         let (title, question) = title_of(pending);
@@ -92,6 +119,7 @@ impl CallSheet {
             notes,
             arguments: argument_texts(&pending.arguments),
             change,
+            evidence: evidence.map(EvidenceText::new),
             covers: "This call alone.".to_owned(),
             covers_always: (pending.max_approval_scope == DecisionScope::ToolForRun
                 && pending.reason == HoldReason::Approval)
@@ -154,4 +182,38 @@ pub(crate) fn argument_texts(arguments: &str) -> Vec<ArgumentText> {
         .into_iter()
         .map(|argument| ArgumentText { name: argument.name.to_string(), lines: texts(argument.lines) })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass::core::{id::CallPath, provenance::ContentSources, tool::ToolKey};
+
+    use super::*;
+
+    #[test]
+    fn the_digest_covers_what_the_tool_saw() {
+        let pending = PendingCall {
+            path: CallPath::from("c1"),
+            agent: "clerk".into(),
+            tool: ToolKey::Bare("click".into()),
+            arguments: "{}".to_owned(),
+            reason: HoldReason::Approval,
+            attempt: 0,
+            digest: Digest::of_text("click {}"),
+            expires_at: None,
+            max_approval_scope: DecisionScope::ThisCall,
+            last_driver_seen: None,
+            context_sources: ContentSources::default(),
+            posted: None,
+        };
+        let digest = |evidence: Option<CallEvidence>| {
+            CallSheet::new(&"r".into(), &pending, None, None, evidence.as_ref()).digest
+        };
+        let cheap = CallEvidence::new("button \"Pay 40\"");
+        // Two screens may have the same sentences.
+        let other_page = cheap.clone().with_details(serde_json::json!({ "page": "other" }));
+        let digests = [None, Some(cheap), Some(CallEvidence::new("button \"Pay 4000\"")), Some(other_page)];
+        let digests: std::collections::BTreeSet<String> = digests.into_iter().map(digest).collect();
+        assert_eq!(digests.len(), 4);
+    }
 }

@@ -14,6 +14,7 @@
 //! ```
 
 mod access;
+mod addresses;
 mod agent_catalogue;
 mod api;
 mod call_sheet;

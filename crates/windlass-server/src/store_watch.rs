@@ -11,14 +11,16 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use windlass::core::{
-    decision::PendingCall,
+    decision::{HoldReason, PendingCall},
     id::{AgentName, RunId, Timestamp},
     plan::CallDisposition,
     run::Run,
     tool::ToolEffect,
 };
 use windlass::error::StoreError;
+use windlass::run::PausedRun;
 use windlass::store::{RunCursor, RunQuery, RunStatus, Store, StoredRun, load_paused};
+use windlass::tool::{CallEvidence, fetch_evidence};
 
 use crate::served_queue::ServedQueue;
 
@@ -39,8 +41,29 @@ pub(crate) struct PendingEntry {
     pub(crate) root_agent: AgentName,
     pub(crate) pending: PendingCall,
     pub(crate) effect: Option<ToolEffect>,
+    /// What the tool saw when the call was held.
+    pub(crate) evidence: Option<CallEvidence>,
     /// Time of the last change of the run's status.
     pub(crate) asked_at: Timestamp,
+}
+
+impl PendingEntry {
+    /// Makes the entry of a call of a loaded run, with the evidence that its tool has saved.
+    pub(crate) async fn load(
+        store: &dyn Store,
+        paused: &PausedRun,
+        root_agent: &AgentName,
+        pending: PendingCall,
+        asked_at: Timestamp,
+    ) -> Result<Self, StoreError> {
+        let run = paused.record().run_id();
+        let effect = effect_of_call(paused.record().outline(), &pending);
+        let evidence = match &pending.reason {
+            HoldReason::Question(_) => None,
+            _ => fetch_evidence(store, run, &pending.path).await?,
+        };
+        Ok(Self { run: run.clone(), root_agent: root_agent.clone(), pending, effect, evidence, asked_at })
+    }
 }
 
 /// All calls that wait for a person, oldest first.
@@ -230,17 +253,13 @@ impl StoreWatch {
         stored: &StoredRun,
     ) -> Result<Vec<Arc<PendingEntry>>, windlass::store::OpenRunError> {
         let paused = load_paused(&*self.queue, &stored.run).await?;
-        let state = paused.record().outline();
-        let entries = paused.pending_calls().into_iter().map(|pending| {
-            Arc::new(PendingEntry {
-                run: stored.run.clone(),
-                root_agent: stored.agent.clone(),
-                effect: effect_of_call(state, &pending),
-                pending,
-                asked_at: stored.updated_at,
-            })
-        });
-        Ok(entries.collect())
+        let mut entries = Vec::new();
+        for pending in paused.pending_calls() {
+            let entry =
+                PendingEntry::load(&*self.queue, &paused, &stored.agent, pending, stored.updated_at).await?;
+            entries.push(Arc::new(entry));
+        }
+        Ok(entries)
     }
 }
 
@@ -252,7 +271,7 @@ impl WatchedRun {
 }
 
 /// Returns the declared effect of a pending call.
-pub(crate) fn effect_of_call(run: &Run, pending: &PendingCall) -> Option<ToolEffect> {
+fn effect_of_call(run: &Run, pending: &PendingCall) -> Option<ToolEffect> {
     match run.at_path(pending.path.parent_calls())?.call_disposition(pending.call())? {
         CallDisposition::Execute { effect, .. } => Some(*effect),
         _ => None,

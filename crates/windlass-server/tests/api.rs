@@ -51,6 +51,36 @@ async fn a_run_is_started_once_and_its_approval_is_decided_from_the_inbox() {
     assert_eq!((&decided["decided_by"], &decided["displayed"]), (&json!("tess"), &item["sheet"]["digest"]));
 }
 
+/// The approver of a click sees the screen that the click would hit, as in the terminal.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approver_is_shown_what_the_tool_saw_and_its_picture() {
+    let server = TestServer::start().await;
+    let client = server.client();
+    let paused = client.start_until("r1", "click it", "paused").await;
+    let evidence = &paused["pending"][0]["sheet"]["evidence"];
+    assert_eq!(
+        evidence["lines"],
+        json!(["The page is https://shop.example/pay.", "button \"Pay\\u{202e}\""]),
+        "{evidence}"
+    );
+    let inbox = client.get("/v1/inbox").await.1["calls"][0].clone();
+    assert_eq!(inbox["sheet"], paused["pending"][0]["sheet"], "the inbox has the same sheet");
+    let picture = evidence["picture"].as_str().unwrap();
+    let (code, page) = client.get_text("/").await;
+    assert!(code == 200 && page.contains(&format!("src=\"{picture}\"")), "{page}");
+    let response = client.send(client.request("GET", picture).body(Default::default()).unwrap()).await;
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["content-type"]),
+        (200, &"image/png".parse().unwrap())
+    );
+    let (code, body) =
+        client.post("/v1/runs/r1/decisions", &decision(&inbox, json!({ "type": "approve" }))).await;
+    assert_eq!(code, 200, "{body}");
+    client.wait_for("r1", "finished").await;
+    let (_, page) = client.get_text("/runs/r1").await;
+    assert!(page.contains("class=\"shot\"") && page.contains("/media?url=artefact%3Ar1%2F"), "{page}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decision_about_another_sheet_is_refused() {
     let server = TestServer::start().await;

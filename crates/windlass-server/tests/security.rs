@@ -529,6 +529,28 @@ async fn pages_name_only_agents_that_a_person_may_view_and_looks_are_at_calls() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_picture_of_a_run_that_one_may_not_view_does_not_exist() {
+    let server = server().await;
+    let [vera, root] = ["vera", "root"].map(|name| server.client_with(&format!("{name}-token")));
+    for (run, agent) in [("own", "clerk"), ("secret", "bank")] {
+        let start = json!({ "run": run, "agent": agent, "input": "click it" });
+        assert_eq!(root.post("/v1/runs", &start).await.0, 201);
+        let paused = root.wait_for(run, "paused").await;
+        let address = paused["pending"][0]["sheet"]["evidence"]["picture"].as_str().unwrap().to_owned();
+        assert_eq!(root.get_text(&address).await.0, 200);
+        let expected = if run == "own" { 200 } else { 404 };
+        assert_eq!(vera.get_text(&address).await.0, expected, "{run}");
+    }
+    // Neither is anything else of the store a picture.
+    for url in
+        ["artefact:own/evidence:click-1", "artefact:own/../secret/x", "file:///etc/passwd", "artefact:own"]
+    {
+        let (code, _) = root.get_text(&format!("/media?url={url}")).await;
+        assert!([400, 404].contains(&code), "{url}: {code}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_names_people_only_from_its_own_address() {
     let with_proxy = |addresses: Vec<std::net::IpAddr>| {
         let mut policy = people();

@@ -123,6 +123,7 @@ class CallSheet(TypedDict):
     covers: str  # The calls that an approval covers.
     covers_always: NotRequired[str | None]  # The calls that an approval for the run would cover; absent if the tool requires approval every time.
     digest: str  # Digest of the sheet, of the call and of its run.
+    evidence: NotRequired[EvidenceText | None]  # What the tool saw when the call was held, if it has saved that.
     notes: list[str]  # Facts about the call: its effect and its sources.
     question: list[str]  # Further lines of a question.
     title: str  # Sentence that says what is asked.
@@ -265,6 +266,14 @@ class ErrorDetail(TypedDict):
 
     code: str  # Code for programs.
     message: str  # Message for people.
+
+
+class EvidenceText(TypedDict):
+    """The evidence of a call as it is displayed: the screen that a click would hit, for example."""
+
+    digest: str  # Digest of the whole evidence.
+    lines: list[str]  # The sentences of the tool.
+    picture: NotRequired[str | None]  # Address of the picture, if there is one.
 
 
 class FieldChange(TypedDict):

@@ -125,6 +125,8 @@ export interface CallSheet {
   covers_always?: string | null;
   /** Digest of the sheet, of the call and of its run. */
   digest: string;
+  /** What the tool saw when the call was held, if it has saved that. */
+  evidence?: EvidenceText | null;
   /** Facts about the call: its effect and its sources. */
   notes: Array<string>;
   /** Further lines of a question. */
@@ -285,6 +287,16 @@ export interface ErrorDetail {
   code: string;
   /** Message for people. */
   message: string;
+}
+
+/** The evidence of a call as it is displayed: the screen that a click would hit, for example. */
+export interface EvidenceText {
+  /** Digest of the whole evidence. */
+  digest: string;
+  /** The sentences of the tool. */
+  lines: Array<string>;
+  /** Address of the picture, if there is one. */
+  picture?: string | null;
 }
 
 /** A field that differs. */

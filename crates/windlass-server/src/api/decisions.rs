@@ -27,7 +27,7 @@ use super::inbox::{InboxItem, inbox_item};
 use super::{ApiError, JsonBody, RequestPerson, UrlPath, find_viewable_run};
 use crate::access::{AccessRole, PersonIdentity};
 use crate::server::ServerState;
-use crate::store_watch::{PendingEntry, effect_of_call};
+use crate::store_watch::PendingEntry;
 
 /// A decision about a call.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -207,7 +207,7 @@ async fn check_decision(
     }
     let displayed: Digest =
         body.displayed.parse().map_err(|_| ApiError::invalid("`displayed` is not a digest"))?;
-    let shown = item_of(state, &paused, &id, &agent, pending);
+    let shown = item_of(state, &paused, &agent, pending).await?;
     if shown.sheet.digest != displayed.to_string() {
         return Err(changed_sheet());
     }
@@ -352,22 +352,14 @@ fn find_call(paused: &PausedRun, path: &CallPath) -> Result<PendingCall, ApiErro
 }
 
 /// Makes the item of a call of a loaded run.
-fn item_of(
+async fn item_of(
     state: &ServerState,
     paused: &PausedRun,
-    run: &RunId,
     agent: &AgentName,
     pending: PendingCall,
-) -> InboxItem {
-    let effect = effect_of_call(paused.record().outline(), &pending);
-    let entry = PendingEntry {
-        run: run.clone(),
-        root_agent: agent.clone(),
-        effect,
-        pending,
-        asked_at: Timestamp::default(),
-    };
-    inbox_item(state, &entry)
+) -> Result<InboxItem, ApiError> {
+    let entry = PendingEntry::load(&*state.queue, paused, agent, pending, Timestamp::default()).await?;
+    Ok(inbox_item(state, &entry))
 }
 
 /// A call to display.
@@ -407,5 +399,5 @@ pub(crate) async fn sheet_of(
         }
         pending.arguments = canonical_json(&Value::Object(arguments));
     }
-    Ok(item_of(state, &paused, &id, &agent, pending))
+    item_of(state, &paused, &agent, pending).await
 }

@@ -108,7 +108,7 @@ pub(crate) fn inbox_item(state: &ServerState, entry: &PendingEntry) -> InboxItem
         asked_at: entry.asked_at.0,
         expires_at: pending.expires_at.map(|time| time.0),
         last_driver_seen: pending.last_driver_seen.map(|time| time.0),
-        sheet: CallSheet::new(&entry.run, pending, entry.effect, preview),
+        sheet: CallSheet::new(&entry.run, pending, entry.effect, preview, entry.evidence.as_ref()),
         posted: pending.posted.as_ref().map(|posted| PostedView {
             decision: posted.decision.describe().to_owned(),
             decided_by: posted.decided_by.as_deref().map(|name| SafeText::from_line(name).to_string()),

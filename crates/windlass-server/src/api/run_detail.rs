@@ -25,7 +25,7 @@ use super::{ApiError, RequestPerson, UrlPath, UrlQuery, run_blocking};
 use crate::access::AccessRole;
 use crate::run_feed::record_json;
 use crate::server::ServerState;
-use crate::store_watch::{PendingEntry, effect_of_call};
+use crate::store_watch::PendingEntry;
 
 /// A run in detail.
 #[derive(Serialize, JsonSchema)]
@@ -145,13 +145,8 @@ impl RunDetail {
         };
         let mut pending = Vec::new();
         for call in paused.pending_calls() {
-            let entry = PendingEntry {
-                run: record.run_id().clone(),
-                root_agent: agent.clone(),
-                effect: effect_of_call(run, &call),
-                pending: call,
-                asked_at: Timestamp(updated_at),
-            };
+            let asked_at = Timestamp(updated_at);
+            let entry = PendingEntry::load(&*state.queue, paused, agent, call, asked_at).await?;
             pending.push(inbox_item(state, &entry));
         }
         Ok(Self {

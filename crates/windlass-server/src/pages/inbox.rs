@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::forms::fields;
 use super::markup::{duration, line, marked, query_text, time};
 use crate::api::InboxItem;
-use crate::call_sheet::{ArgumentText, CallSheet, ChangeText};
+use crate::call_sheet::{ArgumentText, CallSheet, ChangeText, EvidenceText};
 use crate::server::wall_clock_now;
 
 /// Number of calls on a page of the inbox.
@@ -75,6 +75,7 @@ pub(super) fn card(item: &InboxItem, person: &str) -> Markup {
 pub(super) fn sheet_body(sheet: &CallSheet, effect: Option<&str>) -> Markup {
     html! {
         @for text in &sheet.question { p.asks { (marked(text)) } }
+        @if let Some(evidence) = &sheet.evidence { (evidence_figure(evidence)) }
         @if let Some(change) = &sheet.change { (change_text(change)) }
         @if sheet.change.is_none() { (argument_table(&sheet.arguments)) }
         @if sheet.change.is_some() {
@@ -84,6 +85,17 @@ pub(super) fn sheet_body(sheet: &CallSheet, effect: Option<&str>) -> Markup {
             @for (place, note) in sheet.notes.iter().enumerate() {
                 li.warn[place > 0 || effect.is_none()] { (marked(note)) }
             }
+        }
+    }
+}
+
+/// Renders what the tool saw when the call was held.
+fn evidence_figure(evidence: &EvidenceText) -> Markup {
+    html! {
+        figure.evidence {
+            figcaption { "What the tool saw when the call was held" }
+            @for text in &evidence.lines { p { (marked(text)) } }
+            @if let Some(address) = &evidence.picture { img.shot src=(address) alt="picture of what the tool saw"; }
         }
     }
 }

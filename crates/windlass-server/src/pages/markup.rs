@@ -4,6 +4,8 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use windlass::core::item::{ContentPart, Item, OutputContent};
 use windlass_text::{SafeText, StreamEscaper};
 
+use crate::addresses::picture_address;
+pub(super) use crate::addresses::query_text;
 use crate::server::wall_clock_now;
 
 /// Number of characters of a text that are shown before the rest is folded.
@@ -59,6 +61,7 @@ impl PageFrame<'_> {
                         }
                         span.live #live title="Updates arrive as they happen" { span.dot {} span.word { "live" } }
                         span.person title="You, as decisions record it" { (SafeText::from_line(self.person).as_str()) }
+                        button #log-out type="button" data-act="log-out" hidden { "Log out" }
                     }
                     main #main tabindex="-1" { (content) }
                     div #toast role="status" aria-live="polite" {}
@@ -121,17 +124,11 @@ fn content_part(part: &ContentPart) -> Markup {
     match part {
         ContentPart::Text { text } | ContentPart::Refusal { text } => prose(text),
         ContentPart::Image(source) => {
-            let url = source.url.as_deref().unwrap_or_default();
-            let is_picture = ["png", "jpeg", "webp", "gif"]
-                .iter()
-                .any(|kind| url.starts_with(&format!("data:image/{kind};base64,")));
+            let url = source.url.as_deref().unwrap_or("without an address");
             html! {
-                @if is_picture {
-                    img.shot src=(url) alt="picture in the output" loading="lazy";
-                } @else if url.starts_with("artefact:") {
-                    img.shot src={ "/media?url=" (query_text(url)) } alt="picture in the output" loading="lazy";
-                } @else {
-                    span.dim { "[picture: " (line(url)) "]" }
+                @match picture_address(source) {
+                    Some(address) => img.shot src=(address) alt="picture in the output" loading="lazy";,
+                    None => span.dim { "[picture: " (line(url)) "]" },
                 }
             }
         }
@@ -171,19 +168,6 @@ pub(super) fn item(item: &Item) -> Markup {
         }
         _ => row("item", html! {}),
     }
-}
-
-/// Writes a text for a query of an address.
-pub(super) fn query_text(text: &str) -> String {
-    let mut written = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            written.push(char::from(byte));
-        } else {
-            written.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    written
 }
 
 /// Shows a time: relative for people, exact on demand. The script keeps it current.

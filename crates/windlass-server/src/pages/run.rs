@@ -252,7 +252,7 @@ fn message(who: &str, one: &Arc<Item>, depth: usize) -> Markup {
 
 fn call_block(row: &RunRow, call: &CallRow, depth: usize) -> Markup {
     html! {
-        details class={ "call " (call.tone().class()) } id={ "call-" (row.seq_anchor()) } data-depth=(depth) {
+        details class={ "call " (call.tone().class()) } id={ "call-" (row.seq_anchor()) } data-path=(call.path) data-depth=(depth) {
             summary {
                 span.tool { (line(&call.tool)) }
                 span.brief { (line(&brief(&call.arguments))) }

@@ -2,7 +2,7 @@
 // has seen, and exits with 1 at the first that is not so. `playwright-core` and `axe-core` are found through NODE_PATH.
 import { spawn } from "node:child_process";
 import { createRequire } from "node:module";
-import { readFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
 const require = createRequire(process.env.WINDLASS_BROWSER_MODULES + "/");
@@ -150,6 +150,37 @@ try {
   await pirates.getByRole("button", { name: "Reject", exact: true }).click();
   await until("the model was told the reason", async () => JSON.stringify(await api("/v1/runs/rejected/state")).includes("pirates"));
 
+  // The screen that a click would hit, its picture, and the picture in the output.
+  await api("/v1/runs", { run: "clicked", agent: "clerk", input: "click it" });
+  const click = page.locator(".ask", { hasText: "What the tool saw" });
+  await until("the call shows what its tool saw", () => click.isVisible());
+  check((await click.innerText()).includes("https://shop.example/pay"), "the sentences of the tool are shown");
+  const isPainted = locator => locator.evaluate(picture => picture.complete && picture.naturalWidth > 0);
+  await until("the picture of the screen is painted", () => isPainted(click.locator(".evidence img")));
+  await until("the click can be approved", () => click.locator("button[data-act=approve]").first().isEnabled());
+  await click.locator("button[data-act=approve]").first().click();
+  await until("the click is done", async () => (await api("/v1/runs/clicked")).status === "finished");
+  await page.goto(base + "/runs/clicked");
+  await page.locator("details.call summary").first().click();
+  await until("the screenshot in the output is painted", () => isPainted(page.locator("details.call img.shot").first()));
+  await page.goto(base + "/");
+
+  // A fork in which a call is rejected; the calls of the page are offered.
+  await page.goto(base + "/runs/invoices");
+  const waited = records.find(one => one.call_held?.call === "pay-1").seq;
+  await page.locator("#travel").fill(String(waited));
+  await until("the run is shown as it waited", () => page.getByText(`as it was at record ${waited}`).isVisible());
+  await page.getByRole("button", { name: "Fork here…" }).click();
+  await page.getByLabel("What is different").selectOption("reject");
+  check(await page.locator("#fork-calls option[value='pay-1']").count() === 1, "the calls of the run are offered");
+  await page.getByLabel("Call").fill("pay-1");
+  await page.getByLabel("Text").fill("not this time");
+  await page.getByRole("button", { name: "Fork and run" }).click();
+  await page.waitForURL(address => !address.pathname.endsWith("/invoices"));
+  const other = decodeURIComponent(new URL(page.url()).pathname.split("/").pop());
+  await until("the model of the fork was told so", async () => JSON.stringify(await api(`/v1/runs/${other}/state`)).includes("not this time"));
+  await page.goto(base + "/");
+
   // A call whose end is below the window is not approved before that end was on the screen.
   const low = await newPage({ viewport: { width: 700, height: 220 } });
   await api("/v1/runs", { run: "long", agent: "clerk", input: `pay ${"Ropeworks and others ".repeat(60)}` });
@@ -171,7 +202,7 @@ try {
   await low.context().close();
 
   // A login: the cookie and the key of the page together change something, and each alone does not.
-  const guardedServer = spawn(program, ["127.0.0.1:0", join(folder, "people.db"), "anna:anna-token:administer"], { stdio: ["ignore", "pipe", "inherit"] });
+  const guardedServer = spawn(program, ["127.0.0.1:0", join(folder, "people.db"), "anna:anna-token:administer", "ben:ben-token:approve"], { stdio: ["ignore", "pipe", "inherit"] });
   try {
     const guardedBase = String(await new Promise(resolve => guardedServer.stdout.once("data", resolve))).match(/http:\S+/)[0];
     const person = await newPage();
@@ -189,6 +220,26 @@ try {
     await second.getByRole("button", { name: "Start", exact: true }).click();
     await second.waitForURL("**/runs/greeting");
     check(true, "another tab of the same login starts a run");
+    // Another person sees that she looks at a call.
+    const send = (token, path, body) => fetch(guardedBase + path, { method: "POST", headers: { authorization: `Bearer ${token}`, "content-type": "application/json" }, body: JSON.stringify(body) });
+    await send("anna-token", "/v1/runs", { run: "paid", agent: "clerk", input: "pay Pilots" });
+    await person.goto(guardedBase + "/");
+    await until("her inbox has the call", () => person.locator(".ask").isVisible());
+    const ben = await newPage();
+    await ben.goto(guardedBase + "/login");
+    await ben.getByLabel("Your token").fill("ben-token");
+    await ben.getByRole("button", { name: "Open" }).click();
+    await ben.waitForURL(guardedBase + "/");
+    await until("his card says that anna looks at it", async () => (await ben.locator(".ask .looking").innerText()).includes("anna looks at this"));
+    await checkAccessibility(ben, "the inbox of a person who is logged in");
+    await ben.getByRole("button", { name: "Log out" }).click();
+    await ben.waitForURL(guardedBase + "/login");
+    await checkAccessibility(ben, "the login");
+    check((await ben.context().cookies()).length === 0 && await ben.evaluate(() => localStorage.length) === 0, "a log out leaves neither cookie nor key");
+    await ben.goto(guardedBase + "/");
+    await ben.waitForURL(guardedBase + "/login");
+    check(true, "who has logged out reads nothing");
+    await ben.context().close();
     await second.goto(guardedBase + "/runs");
     await second.evaluate(() => localStorage.clear());
     await second.getByRole("button", { name: "Start a run…" }).click();
@@ -207,10 +258,34 @@ try {
   await page.locator("#file").setInputFiles({ name: "invoices.windlass", mimeType: "text/plain", buffer: Buffer.from(text) });
   await page.waitForURL("**/look/*");
   check(await page.getByText("from a file").isVisible(), "a downloaded run is looked at from its file");
+  // Dropped on any page, and travelled in.
+  await page.goto(base + "/runs");
+  await page.evaluate(text => {
+    const files = new DataTransfer();
+    files.items.add(new File([text], "invoices.windlass", { type: "text/plain" }));
+    document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: files, bubbles: true, cancelable: true }));
+  }, text);
+  await page.waitForURL("**/look/*");
+  await page.locator("#travel").fill("2");
+  await until("a dropped file is looked at as it was at a record", () => page.getByText("as it was at record 2").isVisible());
   await page.goto(base + "/look");
   await page.locator("#file").setInputFiles({ name: "bad.windlass", mimeType: "text/plain", buffer: Buffer.from(text.replace("Ropeworks", "Popeworks")) });
   await until("a changed file is refused", async () => (await page.locator("#toast").innerText()).length > 5);
   errors.splice(0, errors.length, ...errors.filter(one => !one.includes("422")));
+
+  // A live session: what was said and heard, and the run of its call.
+  mkdirSync(join(folder, "live"));
+  const said = (id, role, part, more) => ({ type: "item_changed", item: { id, kind: { type: "message", role, parts: [part] }, ...more }, after: null });
+  writeFileSync(join(folder, "live", "talk.jsonl"), [
+    { type: "opened", format: 2, agent: "clerk" },
+    said("i1", "user", { type: "audio", transcript: "Pay <b>Ropeworks</b>, please" }),
+    said("i2", "assistant", { type: "audio", transcript: "It is paid", heard_ms: 1200 }, { status: "interrupted", agent: "clerk" }),
+  ].map(entry => JSON.stringify(entry) + "\n").join(""));
+  await page.goto(base + "/runs");
+  await page.getByRole("link", { name: "Live sessions" }).click();
+  await page.getByRole("link", { name: "talk" }).click();
+  await until("the spoken turns of a live session are shown", () => page.getByText("Pay <b>Ropeworks</b>, please").isVisible());
+  check(await page.getByText("heard for 1.2 s").isVisible() && await page.getByText("interrupted").isVisible(), "what was heard of a turn is shown");
 
   // Looks and accessibility, in light and dark and on a phone.
   await api("/v1/runs", { run: "nested", agent: "front", input: "research it" });
@@ -220,7 +295,7 @@ try {
   await until("the other run has ended", async () => (await api("/v1/runs/printing")).status === "finished");
   for (const [scheme, width] of [["light", 1280], ["dark", 1280], ["light", 390], ["dark", 390]]) {
     const view = await newPage({ colorScheme: scheme, viewport: { width, height: 844 } });
-    for (const [name, path] of [["inbox", "/"], ["runs", "/runs"], ["run", "/runs/nested"], ["failure", "/runs/printing"], ["past", "/runs/invoices?at=3"], ["costs", "/costs"], ["fleet", "/fleet"], ["look", "/look"], ["diff", `/diff?first=invoices&second=${fork}`]]) {
+    for (const [name, path] of [["inbox", "/"], ["runs", "/runs"], ["run", "/runs/nested"], ["failure", "/runs/printing"], ["past", "/runs/invoices?at=3"], ["costs", "/costs"], ["fleet", "/fleet"], ["look", "/look"], ["clicked", "/runs/clicked"], ["live", "/live"], ["talk", "/live/talk"], ["diff", `/diff?first=invoices&second=${fork}`]]) {
       await view.goto(base + path);
       await view.waitForTimeout(150);
       const overflow = await view.evaluate(() => document.documentElement.scrollWidth - innerWidth);

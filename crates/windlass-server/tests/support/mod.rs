@@ -17,7 +17,7 @@ use windlass::core::usage::Usage;
 use windlass::fleet::RunQueue;
 use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
 use windlass::store::SqliteStore;
-use windlass::tool::{Tool, ToolContext, ToolError};
+use windlass::tool::{CallEvidence, ImagePart, Tool, ToolContext, ToolError};
 use windlass_server::{AccessPolicy, AgentServer, ServerStop};
 
 /// A model whose answers follow from the conversation alone, so that any process continues any run.
@@ -78,6 +78,7 @@ impl Model for ClerkModel {
                 "ask_clerk",
                 json!({ "input": "pay Pilots" }).to_string(),
             ))],
+            ("click", 0) => vec![Arc::new(Item::call(format!("click-{turn}"), "click", "{}"))],
             ("ask", 0) => vec![Arc::new(Item::call(format!("ask-{turn}"), "choose_colour", "{}"))],
             ("many", done) if done < 60 => (0..20)
                 .map(|n| {
@@ -107,6 +108,10 @@ impl Model for ClerkModel {
 
 /// Longest time that a test waits for something to happen. A loaded machine may need long for anything.
 pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// A picture of one pixel.
+pub const PICTURE: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
 /// The number of payments in this process.
 pub static PAYMENTS: AtomicU32 = AtomicU32::new(0);
@@ -162,10 +167,25 @@ pub fn clerk_named(name: &str) -> Agent {
         json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false }),
         |_: ToolContext, _: Value| async { Err::<String, _>(ToolError::visible("the printer is on fire")) },
     );
+    let click = Tool::dynamic(
+        "click",
+        "Clicks on the page.",
+        json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false }),
+        |ctx: ToolContext, _: Value| async move {
+            let picture = ctx.save_media("image/png", PICTURE).await.unwrap();
+            Ok::<_, ToolError>(ImagePart(picture))
+        },
+    )
+    .needs_approval_if_async(|ctx: ToolContext, _: &Value| async move {
+        let picture = ctx.save_media("image/png", PICTURE).await.unwrap();
+        let evidence = CallEvidence::new("The page is https://shop.example/pay.\nbutton \"Pay\u{202e}\"");
+        ctx.save_evidence(&evidence.with_picture(picture)).await.unwrap();
+        true
+    });
     Agent::new(name)
         .instructions("Pay what is due.")
         .model(windlass::model::SharedModel::new(ClerkModel))
-        .tools(vec![read, pay, choose, write, broken])
+        .tools(vec![read, pay, choose, write, broken, click])
 }
 
 /// An agent that calls the clerk as a tool.
