@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot};
@@ -20,7 +22,8 @@ use windlass::store::{AppendOrigin, JournalAppend, Store, StoreFuture, StoreWrap
 use crate::export::SpanSender;
 use crate::journal_spans::JournalSpans;
 
-/// Number of appends that wait for the task which derives spans. If more wait, it reads the records from the store.
+/// Number of appends that wait with their lines for the task which derives spans. The lines of further ones are read from the
+/// store.
 const MAX_WAITING_APPENDS: usize = 1_024;
 
 /// Number of runs whose open spans are kept in memory. Those of other runs are derived again from the store.
@@ -34,14 +37,15 @@ const PAGE_RECORDS: u32 = 512;
 /// It wraps another store. A run never waits for its spans.
 pub struct TracedStore {
     inner: Arc<dyn Store>,
-    appends: mpsc::Sender<TracedAppend>,
+    appends: mpsc::UnboundedSender<TracedAppend>,
+    waiting: Arc<AtomicUsize>,
     sender: SpanSender,
 }
 
 /// A message to the task that derives spans.
 enum TracedAppend {
-    /// Lines that were appended to the journal of a run.
-    Lines { run: RunId, at: u64, lines: Vec<JournalLine> },
+    /// Lines that were appended to the journal of a run, from `at` to before `end`. If too many appends wait, `lines` is empty.
+    Lines { run: RunId, at: u64, end: u64, lines: Vec<JournalLine> },
     /// A request to reply when everything before it is done.
     Flush(oneshot::Sender<()>),
 }
@@ -49,16 +53,22 @@ enum TracedAppend {
 impl TracedStore {
     /// Creates a store that wraps `inner` and sends spans with `sender`. It must be called within a tokio runtime.
     pub fn new(inner: Arc<dyn Store>, sender: SpanSender) -> Self {
-        let (appends, receiver) = mpsc::channel(MAX_WAITING_APPENDS);
-        let tracer = RunTracer { store: inner.clone(), sender: sender.clone(), runs: BTreeMap::new() };
+        let (appends, receiver) = mpsc::unbounded_channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let tracer = RunTracer {
+            store: inner.clone(),
+            sender: sender.clone(),
+            waiting: waiting.clone(),
+            runs: BTreeMap::new(),
+        };
         tokio::spawn(tracer.follow(receiver));
-        Self { inner, appends, sender }
+        Self { inner, appends, waiting, sender }
     }
 
     /// Waits until the completed spans of everything that was written before have been exported, or failed to be.
     pub async fn flush(&self) {
         let (reply, done) = oneshot::channel();
-        if self.appends.send(TracedAppend::Flush(reply)).await.is_ok() {
+        if self.appends.send(TracedAppend::Flush(reply)).is_ok() {
             // An error means that the task has ended, and nothing waits.
             let _ = done.await;
         }
@@ -66,10 +76,15 @@ impl TracedStore {
     }
 
     fn trace(&self, run: &RunId, at: u64, lines: Vec<JournalLine>) {
-        if !lines.is_empty() {
-            // If the channel is full, the next append leaves a gap, which is read from the store.
-            let _ = self.appends.try_send(TracedAppend::Lines { run: run.clone(), at, lines });
+        if lines.is_empty() {
+            return;
         }
+        let end = at + lines.len() as u64;
+        // No append may be forgotten: the last one of a run has no other after it that would show the gap.
+        let is_kept = self.waiting.fetch_add(1, Ordering::Relaxed) < MAX_WAITING_APPENDS;
+        let lines = if is_kept { lines } else { Vec::new() };
+        // An error means that the task has ended, and nothing is traced.
+        let _ = self.appends.send(TracedAppend::Lines { run: run.clone(), at, end, lines });
     }
 }
 
@@ -110,6 +125,7 @@ impl StoreWrapper for TracedStore {
 struct RunTracer {
     store: Arc<dyn Store>,
     sender: SpanSender,
+    waiting: Arc<AtomicUsize>,
     runs: BTreeMap<RunId, TracedRun>,
 }
 
@@ -118,14 +134,16 @@ struct TracedRun {
     spans: JournalSpans,
     /// Number of the next record.
     next: u64,
+    has_ended: bool,
 }
 
 impl RunTracer {
-    async fn follow(mut self, mut appends: mpsc::Receiver<TracedAppend>) {
+    async fn follow(mut self, mut appends: mpsc::UnboundedReceiver<TracedAppend>) {
         while let Some(append) = appends.recv().await {
             match append {
-                TracedAppend::Lines { run, at, lines } => {
-                    if let Err(error) = self.add_lines(&run, at, lines).await {
+                TracedAppend::Lines { run, at, end, lines } => {
+                    self.waiting.fetch_sub(1, Ordering::Relaxed);
+                    if let Err(error) = self.add_lines(&run, at..end, lines).await {
                         self.runs.remove(&run);
                         tracing::warn!(%error, run = run.as_str(), "a run cannot be traced");
                     }
@@ -138,28 +156,32 @@ impl RunTracer {
         }
     }
 
-    async fn add_lines(&mut self, run: &RunId, at: u64, lines: Vec<JournalLine>) -> Result<(), StoreError> {
+    async fn add_lines(
+        &mut self,
+        run: &RunId,
+        Range { start: at, end }: Range<u64>,
+        lines: Vec<JournalLine>,
+    ) -> Result<(), StoreError> {
         if !self.runs.contains_key(run) {
             if self.runs.len() >= MAX_OPEN_RUNS {
                 self.runs.pop_first();
             }
             // Another process sent the spans of the records before.
-            let mut traced = TracedRun { spans: self.sender.new_spans(), next: 0 };
+            let mut traced = TracedRun { spans: self.sender.new_spans(), next: 0, has_ended: false };
             self.read_until(run, &mut traced, at, None).await?;
             self.runs.insert(run.clone(), traced);
         }
         let Some(mut traced) = self.runs.remove(run) else { return Ok(()) };
         let sender = self.sender.clone();
         self.read_until(run, &mut traced, at, Some(&sender)).await?;
-        let mut has_ended = false;
         let next = traced.next;
         for (seq, line) in (at..).zip(&lines).skip_while(|(seq, _)| *seq < next) {
             if let Ok(record) = decode_record(seq, &line.body) {
-                has_ended |= record.path.is_empty() && is_end(&record);
                 traced.add(&record, Some(&sender));
             }
         }
-        if !has_ended {
+        self.read_until(run, &mut traced, end, Some(&sender)).await?;
+        if !traced.has_ended {
             self.runs.insert(run.clone(), traced);
         }
         Ok(())
@@ -194,6 +216,7 @@ impl RunTracer {
 impl TracedRun {
     fn add(&mut self, record: &JournalRecord, sender: Option<&SpanSender>) {
         self.next = record.seq + 1;
+        self.has_ended |= record.path.is_empty() && is_end(record);
         for span in self.spans.add(record) {
             if let Some(sender) = sender {
                 sender.send(span);

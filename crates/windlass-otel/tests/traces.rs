@@ -15,7 +15,7 @@ use windlass::core::decision::{Decision, DecisionScope};
 use windlass::fleet::{AgentRegistry, DeployedAgent, RunQueue, RunSubmission, Worker};
 use windlass::guardrail::{ToolGuardrailVerdict, ToolOutputGuardrail};
 use windlass::prelude::*;
-use windlass::store::{SqliteStore, Store};
+use windlass::store::{LeaseClaim, MemoryStore, SqliteStore, Store};
 use windlass_otel::{
     OtlpSettings, SpanSender, TraceContent, TracedQueue, TracedStore, export_run, trace_id_of_run,
 };
@@ -147,6 +147,27 @@ async fn a_queue_sends_the_spans_of_the_runs_that_a_worker_drives() {
     let live = exporter.spans();
     assert!(live.iter().any(|span| span.name == "execute_tool read_balance"), "{live:?}");
     assert_eq!(live, replayed_spans(&path, TraceContent::LeftOut).await);
+}
+
+/// On one thread nothing is derived before the test waits, so that more appends wait than are kept with their lines.
+#[tokio::test]
+async fn no_span_is_lost_if_more_appends_wait_than_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.db");
+    trace_run(&path, TraceContent::LeftOut).await;
+    let journal = SqliteStore::open(&path).unwrap().load_journal(&"run-1".into(), 0).await.unwrap();
+    let exporter = MemoryExporter::default();
+    let inner = Arc::new(MemoryStore::default());
+    let store = TracedStore::new(inner, SpanSender::start(exporter.clone()));
+    let claim =
+        LeaseClaim { owner: "o", now: Default::default(), duration: std::time::Duration::from_secs(60) };
+    for n in 0..2_000 {
+        let run = format!("other-{n}").as_str().into();
+        store.create_run(&run, &"office".into(), claim, vec![journal[0].clone()]).await.unwrap();
+    }
+    store.create_run(&"run-1".into(), &"office".into(), claim, journal).await.unwrap();
+    store.flush().await;
+    assert_eq!(exporter.spans(), replayed_spans(&path, TraceContent::LeftOut).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
