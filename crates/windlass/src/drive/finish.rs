@@ -25,9 +25,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let first = results.first().map(|result| result.call.clone());
         let verdict = match &agent.inner.tool_use_policy {
             ToolUsePolicy::CustomFunction(judge) => {
-                self.scope
-                    .unless_stopped(async { judge(self.scope.run_context(name), results).await })
-                    .await?
+                let ctx = self.scope.run_context(name);
+                self.scope.unless_stopped(async { judge(ctx, results).await }).await?
             }
             // The agent was changed while the run was paused.
             ToolUsePolicy::RunModelAgain | ToolUsePolicy::StopOnFirstTool | ToolUsePolicy::StopAtTools(_) => {
@@ -91,9 +90,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let name = self.scope.with_run(|run| run.agent().clone());
         let handled = match &self.shared.config.failure_handlers.on_failure {
             Some(handler) if self.scope.is_outermost() => {
-                self.scope
-                    .unless_stopped(async { handler(self.scope.run_context(&name), failure.clone()).await })
-                    .await?
+                let ctx = self.scope.run_context(&name);
+                self.scope.unless_stopped(async { handler(ctx, failure.clone()).await }).await?
             }
             _ => None,
         };

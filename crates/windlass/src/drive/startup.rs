@@ -33,33 +33,31 @@ pub(crate) fn run_agent<C: Send + Sync + 'static>(
     let beginning = start_driver(agent, origin, app, config, cancel, watched).boxed();
     let run = in_agent_span(async move {
         let (mut driver, is_fresh) = beginning.await?;
+        let shared = driver.shared.clone();
+        let SharedRunState { withheld, journal, recorder, .. } = &*shared;
+        let withheld_calls = || recorder.with_root(|run| run.withheld_calls());
         let driven = async {
             if !is_fresh {
-                let withheld = driver.shared.recorder.with_root(|run| run.withheld_calls());
-                let SharedRunState { withheld: outputs, journal, .. } = &*driver.shared;
-                outputs.save_brought_along(journal).boxed().await.map_err(RunError::Store)?;
-                outputs.erase_leftovers(journal, &withheld).boxed().await.map_err(RunError::Store)?;
+                withheld.restore(journal, &withheld_calls()).boxed().await.map_err(RunError::Store)?;
             }
             let driven = driver.start_driving(is_fresh).await;
             driver.at_end.run_callbacks(RunExit::of_driver(&driven)).boxed().await;
             let stop = driven?;
             if stop != RunExit::Ended {
-                driver.shared.journal.mark_announced(driver.scope.is_observed).boxed().await;
-                let withheld = driver.shared.recorder.with_root(|run| run.withheld_calls());
-                let SharedRunState { withheld: outputs, journal, .. } = &*driver.shared;
-                outputs.take_along(journal, withheld).boxed().await.map_err(RunError::Store)?;
+                journal.mark_announced(driver.scope.is_observed).boxed().await;
+                withheld.take_along(journal, withheld_calls()).boxed().await.map_err(RunError::Store)?;
             }
-            driver.shared.recorder.release_session().boxed().await;
-            let status = driver.shared.recorder.with_root(|run| stop.run_status(run));
-            driver.shared.journal.release_run(status).await?;
+            recorder.release_session().boxed().await;
+            let status = recorder.with_root(|run| stop.run_status(run));
+            journal.release_run(status).await?;
             Ok(stop)
         }
         .await;
         match driven {
             Ok(stop) => driver.into_result(stop),
             Err(error) => {
-                driver.shared.recorder.release_session().boxed().await;
-                driver.shared.journal.release_after_failure().boxed().await;
+                recorder.release_session().boxed().await;
+                journal.release_after_failure().boxed().await;
                 Err(error)
             }
         }

@@ -232,13 +232,21 @@ impl WithheldOutputs {
         }
     }
 
-    /// Writes the outputs that came with a resumed run to its store, so that they outlive this process.
-    pub(crate) async fn save_brought_along(&self, journal: &RunJournal) -> Result<(), StoreError> {
+    /// Makes the store of a resumed run have exactly the outputs of the calls that still wait for their guardrails: writes
+    /// those that came with the run, so that they outlive this process, and erases those that a process left behind when it
+    /// ended right after a settlement.
+    pub(crate) async fn restore(
+        &self,
+        journal: &RunJournal,
+        withheld: &[CallPath],
+    ) -> Result<(), StoreError> {
         let Some((store, lease)) = journal.store_and_lease() else { return Ok(()) };
         for (call, output) in self.in_memory() {
             store.save_withheld_output(lease, &call, &output).await?;
         }
-        Ok(())
+        let mut leftovers = store.list_withheld_outputs(&lease.run).await?;
+        leftovers.retain(|call| !withheld.contains(call));
+        if leftovers.is_empty() { Ok(()) } else { store.erase_withheld_outputs(lease, &leftovers).await }
     }
 
     /// Loads the outputs of these calls from the store, for a run that is moved elsewhere.
@@ -262,19 +270,6 @@ impl WithheldOutputs {
             Some((store, lease)) => store.erase_withheld_outputs(lease, &[call]).await,
             None => Ok(()),
         }
-    }
-
-    /// Erases the outputs that a process left behind when it ended right after a settlement. `withheld` are the calls
-    /// that still wait for their guardrails.
-    pub(crate) async fn erase_leftovers(
-        &self,
-        journal: &RunJournal,
-        withheld: &[CallPath],
-    ) -> Result<(), StoreError> {
-        let Some((store, lease)) = journal.store_and_lease() else { return Ok(()) };
-        let mut leftovers = store.list_withheld_outputs(&lease.run).await?;
-        leftovers.retain(|call| !withheld.contains(call));
-        if leftovers.is_empty() { Ok(()) } else { store.erase_withheld_outputs(lease, &leftovers).await }
     }
 
     /// Returns the outputs in memory, for a run that another driver continues.
