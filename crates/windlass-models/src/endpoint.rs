@@ -168,6 +168,64 @@ pub(crate) struct ProviderEndpoint {
 pub(crate) struct ResponseHead {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
+    /// The secrets of its request, which some servers echo in their errors.
+    pub(crate) sent_secrets: SentSecrets,
+}
+
+/// The secret values of a request: the headers that are marked sensitive, and what its signer added.
+#[derive(Clone, Default)]
+pub(crate) struct SentSecrets(Vec<String>);
+
+impl SentSecrets {
+    /// Shorter values are no credentials; replacing them would make errors unreadable.
+    const MIN_LENGTH: usize = 8;
+
+    /// Collects the secrets of a request. `unsigned` are its address and headers before it was signed.
+    fn of_request<B>(request: &Request<B>, unsigned: Option<(hyper::Uri, HeaderMap)>) -> Self {
+        let mut secrets = Self::default();
+        let (uri, headers) = match &unsigned {
+            Some((uri, headers)) => (Some(uri), Some(headers)),
+            None => (None, None),
+        };
+        for (name, value) in request.headers() {
+            let is_signed =
+                headers.is_some_and(|before| !before.get_all(name).iter().any(|old| old == value));
+            if let (true, Ok(text)) = (is_signed || value.is_sensitive(), value.to_str()) {
+                // A server that echoes a token leaves out its scheme.
+                let token = text.split_once(' ').map_or("", |(_, token)| token);
+                secrets.add(text);
+                secrets.add(token);
+            }
+        }
+        if let Some(query) = request.uri().query().filter(|_| uri.is_some_and(|uri| uri != request.uri())) {
+            let before = uri.and_then(|uri| uri.query()).unwrap_or_default();
+            for pair in query.split('&').filter(|pair| !before.split('&').any(|old| old == *pair)) {
+                secrets.add(pair.split_once('=').map_or(pair, |(_, value)| value));
+            }
+        }
+        // A secret may be a part of another one.
+        secrets.0.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
+        secrets
+    }
+
+    fn add(&mut self, secret: &str) {
+        if secret.len() >= Self::MIN_LENGTH {
+            self.0.push(secret.to_owned());
+        }
+    }
+
+    fn redact_from(&self, text: String) -> String {
+        self.0.iter().fold(text, |text, secret| match text.contains(secret.as_str()) {
+            true => text.replace(secret.as_str(), "[secret]"),
+            false => text,
+        })
+    }
+}
+
+impl std::fmt::Debug for SentSecrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SentSecrets({})", self.0.len())
+    }
 }
 
 impl ResponseHead {
@@ -317,17 +375,15 @@ impl ProviderEndpoint {
     ) -> Result<(ResponseHead, ResponseBody), ModelError> {
         let EncodedRequest { path, headers, body, replay_safety } = encoded;
         let body = Bytes::from(body);
-        let no_head = ResponseHead::default();
-        let transport_error = |error: TransportError| self.transport_error(&error, &no_head, replay_safety);
+        let mut head = ResponseHead::default();
+        let unsent = |why| self.transport_error(&TransportError::Unusable(why), &head, replay_safety);
         if let Some(cassette) = &self.cassette {
             let replayed = cassette.replay_next(&path, &body);
-            if let Some((head, chunks)) =
-                replayed.map_err(|why| transport_error(TransportError::Unusable(why)))?
-            {
+            if let Some((head, chunks)) = replayed.map_err(unsent)? {
                 return Ok((head, ResponseBody::Replayed(chunks)));
             }
         }
-        let uri = self.base.join(&path).map_err(|why| transport_error(TransportError::Unusable(why)))?;
+        let uri = self.base.join(&path).map_err(unsent)?;
         let mut request = Request::new(body.clone());
         *request.method_mut() = hyper::Method::POST;
         *request.uri_mut() = uri;
@@ -341,18 +397,22 @@ impl ProviderEndpoint {
             // Servers that compress a stream may hold its events back.
             request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         }
+        let mut unsigned = None;
         if let Some(signer) = &self.signer {
+            unsigned = Some((request.uri().clone(), request.headers().clone()));
             let signed = timeout(limit, signer.sign(&mut request)).await;
             let signed = signed.unwrap_or_else(|_| Err(TransportError::TimedOut(limit).into()));
             signed.map_err(|error| self.signer_error(error))?;
         }
+        head.sent_secrets = SentSecrets::of_request(&request, unsigned);
         let options = TransportOptions::new(replay_safety);
         let options = options.connect_timeout(self.timeouts.connect).head_timeout(limit);
         // A client of the application may have no timeouts of its own.
         let sent = timeout(limit + self.timeouts.connect, self.http_client.send(request, options)).await;
-        let response = sent.unwrap_or(Err(TransportError::TimedOut(limit))).map_err(transport_error)?;
+        let sent = sent.unwrap_or(Err(TransportError::TimedOut(limit)));
+        let response = sent.map_err(|error| self.transport_error(&error, &head, replay_safety))?;
         let (parts, live) = response.into_parts();
-        let head = ResponseHead { status: parts.status.as_u16(), headers: parts.headers };
+        (head.status, head.headers) = (parts.status.as_u16(), parts.headers);
         let live = DecodedBody::new(live, &head.headers);
         let live = match &self.cassette {
             Some(cassette) => ResponseBody::Recording(live, cassette.start_recording(&path, &body, &head)),
@@ -550,6 +610,7 @@ impl ProviderEndpoint {
             Some(key) => key.redact_from(text),
             None => text,
         };
+        let text = head.sent_secrets.redact_from(text);
         ModelError::new(text).with_kind(kind).with_request_id(id)
     }
 }

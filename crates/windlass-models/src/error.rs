@@ -155,8 +155,11 @@ impl ProviderError {
         let may_be_limit = code == "RESOURCE_EXHAUSTED" || self.retry_delay.is_some();
         let is_unpaid = matches!(code, "insufficient_quota" | "billing_error" | "billing_hard_limit_reached")
             || (says(&["exceeded your current quota", "credit balance is too low"]) && !may_be_limit);
+        // LiteLLM looks up a key that is not its own in its database, and says so if it has none.
+        let is_unknown_key = status == Some(400) && says(&["no connected db"]);
         match (status, code) {
             (_, _) if is_unpaid => ModelErrorKind::QuotaExceeded,
+            (_, _) if is_unknown_key => ModelErrorKind::Unauthorised,
             (Some(401 | 403), _)
             | (_, "authentication_error" | "permission_error" | "invalid_api_key")
             | (_, "UNAUTHENTICATED" | "PERMISSION_DENIED") => ModelErrorKind::Unauthorised,

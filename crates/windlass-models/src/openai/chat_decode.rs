@@ -318,7 +318,7 @@ impl<'a> ChatDecoder<'a> {
             ("provider_specific_fields", delta.provider_specific_fields),
             ("extra_content", delta.extra_content),
         ] {
-            if let Some(value) = value.filter(|value| !value.is_null()) {
+            if let Some(value) = value.filter(|value| !is_empty(value)) {
                 merge_fields(self.provider_fields.entry(field).or_insert(Value::Null), value);
             }
         }
@@ -367,7 +367,7 @@ impl<'a> ChatDecoder<'a> {
             ("extra_content", call.extra_content),
             ("provider_specific_fields", call.provider_specific_fields),
         ] {
-            if let Some(value) = value.filter(|value| !value.is_null()) {
+            if let Some(value) = value.filter(|value| !is_empty(value)) {
                 merge_fields(part.provider_fields.entry(field).or_insert(Value::Null), value);
             }
         }
@@ -381,7 +381,7 @@ impl<'a> ChatDecoder<'a> {
             part.arguments.push_str(custom.input.as_str());
         }
         let Some(function) = call.function else { return };
-        if let Some(value) = function.provider_specific_fields.filter(|value| !value.is_null()) {
+        if let Some(value) = function.provider_specific_fields.filter(|value| !is_empty(value)) {
             let fields = json!({ "provider_specific_fields": value });
             merge_fields(part.provider_fields.entry("function").or_insert(Value::Null), fields);
         }
@@ -410,6 +410,16 @@ fn content_text(content: TextOrValue<'_>) -> Option<Cow<'_, str>> {
             let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
             Some(Cow::Owned(texts.collect::<String>()))
         }
+    }
+}
+
+/// True if a value says nothing: gateways send fields of a provider as `null`, in lists and objects of their own.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(values) => values.iter().all(is_empty),
+        Value::Object(fields) => fields.values().all(is_empty),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     }
 }
 

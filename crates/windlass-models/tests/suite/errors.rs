@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use hyper::Request;
+
 use windlass::agent::Agent;
 use windlass::core::journal::JournalEntry;
 use windlass::model::{ModelErrorKind, RetryAdvice};
+use windlass_models::net::{BoxFuture, Bytes};
 use windlass_models::testing::{FAKE_KEY, FakeProvider, FakeReply};
-use windlass_models::{OpenAi, StreamingMode};
+use windlass_models::{OpenAi, RequestSigner, SignError, StreamingMode};
 
 use crate::support::{ALL_ADAPTERS, AdapterTestRequest, BOTH_MODES, send_once};
 
@@ -56,6 +59,11 @@ async fn words_of_providers_are_understood() {
         (400, r#"{"error":{"message":"x","code":"content_filter"}}"#, ModelErrorKind::ContentFilter),
         (429, r#"{"error":{"message":"x","code":"insufficient_quota"}}"#, ModelErrorKind::QuotaExceeded),
         (404, r#"{"error":"model 'x' not found"}"#, ModelErrorKind::ModelNotFound),
+        (
+            400,
+            r#"{"error":{"message":"No connected db.","type":"no_db_connection","param":null,"code":"400"}}"#,
+            ModelErrorKind::Unauthorised,
+        ),
         (422, r#"{"detail":[{"msg":"field required"}]}"#, ModelErrorKind::InvalidRequest),
         (502, "<html>bad gateway</html>", ModelErrorKind::ServerError),
     ];
@@ -122,6 +130,37 @@ async fn nobody_is_told_the_key() {
             assert!(!text.contains(FAKE_KEY), "{text}");
             assert!(error.to_string().contains("_API_KEY"), "and which variable to look at: {error}");
         }
+    }
+}
+
+/// A signer that adds a token to the headers and one to the address, and marks neither as sensitive.
+#[derive(Debug)]
+struct CarelessSigner;
+
+impl RequestSigner for CarelessSigner {
+    fn sign<'a>(&'a self, request: &'a mut Request<Bytes>) -> BoxFuture<'a, Result<(), SignError>> {
+        Box::pin(async {
+            request.headers_mut().insert("x-session", "Token signed-in-a-header".parse()?);
+            *request.uri_mut() = format!("{}?key=signed-in-the-address", request.uri()).parse()?;
+            Ok(())
+        })
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_told_the_secrets_of_headers_and_signers() {
+    let secrets = ["given-as-a-header", "signed-in-a-header", "signed-in-the-address"];
+    for streaming in BOTH_MODES {
+        let echo = format!(r#"{{"error":{{"message":"refused: {}"}}}}"#, secrets.join(" and "));
+        let provider = FakeProvider::start([FakeReply::json_body(echo).with_status(400)]).await;
+        let provider = provider.expect("a provider");
+        let client = OpenAi::at(&provider.base_url()).header("x-gateway-key", secrets[0]);
+        let client = client.header("x-region", "refused").signer(CarelessSigner);
+        let model = client.chat("any").expect("a model").streaming(streaming).into();
+        let error = AdapterTestRequest::from_text("x").send(&model).await.expect_err("it is refused");
+        let text = format!("{error} {error:?}");
+        assert!(!secrets.iter().any(|secret| text.contains(secret)), "{text}");
+        assert!(text.contains("refused: [secret] and [secret] and [secret]"), "short words stay: {text}");
     }
 }
 

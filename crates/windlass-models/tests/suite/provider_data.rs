@@ -143,3 +143,29 @@ async fn no_other_provider_receives_what_only_one_can_read() {
         }
     }
 }
+
+#[tokio::test]
+async fn fields_that_say_nothing_make_no_item() {
+    let silent = json!({ "refusal": null, "citations": [null], "more": {} });
+    let call = json!({ "id": "c1", "type": "function", "provider_specific_fields": silent,
+        "function": { "name": "weather", "arguments": "{}", "provider_specific_fields": silent } });
+    let message = json!({ "role": "assistant", "content": null, "tool_calls": [call],
+        "provider_specific_fields": silent, "extra_content": {} });
+    let choice = json!({ "index": 0, "finish_reason": "tool_calls" });
+    let choice_with = |part: &str| {
+        let mut choice = choice.clone();
+        choice[part] = message.clone();
+        json!({ "choices": [choice] })
+    };
+    let events = format!("data: {}\n\ndata: [DONE]\n\n", choice_with("delta"));
+    for (streaming, reply) in [
+        (StreamingMode::Never, FakeReply::json_body(choice_with("message").to_string())),
+        (StreamingMode::Always, FakeReply::event_body(events)),
+    ] {
+        let answer = send_once(AdapterUnderTest::Chat, streaming, reply).await.expect("an answer");
+        let [Item::Call(call)] = &answer.items.iter().map(|item| &**item).collect::<Vec<_>>()[..] else {
+            panic!("{streaming:?}: {:?}", answer.items)
+        };
+        assert_eq!(call.provider_data, None, "{streaming:?}");
+    }
+}
