@@ -87,3 +87,24 @@ fn a_server_that_is_not_there_is_told_of_and_the_run_goes_on() {
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "Alone.\n"), "{}", ran.stderr);
     assert!(ran.stderr.contains("`gone`"), "{}", ran.stderr);
 }
+
+#[test]
+fn a_server_that_needs_25_seconds_to_start_works() {
+    let Some(server) = filesystem_server() else { return };
+    let folder = tempfile::tempdir().expect("there is room");
+    let script = format!("sleep 25; exec {server} {}", folder.path().display());
+    let served = format!("[mcp.slow]\ncommand = \"sh\"\nargs = [\"-c\", {script:?}]\n");
+    let project = TestProject::new(&served, "[[answer]]\ntext = \"Done.\"\n");
+    let listed = project.run_windlass(&["tools", "."]);
+    assert_eq!(listed.code, Some(0), "{}", listed.stderr);
+    assert!(listed.stdout.contains("mcp:slow/read_text_file"), "{}{}", listed.stdout, listed.stderr);
+}
+
+#[test]
+fn what_a_server_wrote_before_it_failed_is_shown() {
+    let script = "echo 'the licence file is missing' >&2; exit 3";
+    let served = format!("[mcp.broken]\ncommand = \"sh\"\nargs = [\"-c\", {script:?}]\n");
+    let project = TestProject::new(&served, "[[answer]]\ntext = \"Done.\"\n");
+    let listed = project.run_windlass(&["tools", "."]);
+    assert!(listed.stderr.contains("the licence file is missing"), "{}{}", listed.stdout, listed.stderr);
+}

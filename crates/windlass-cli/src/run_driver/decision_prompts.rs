@@ -430,7 +430,7 @@ impl RunDriver {
     /// Prints that a call was decided without a prompt.
     fn note_decision(&self, note: String) {
         if self.term.output_format() == OutputFormat::Text {
-            self.term.eprint_line(paint(TextStyle::Hint, note));
+            self.term.eprint_labelled(paint(TextStyle::Hint, note));
         }
     }
 

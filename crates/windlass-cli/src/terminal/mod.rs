@@ -192,7 +192,7 @@ impl Terminal {
 
     /// Prints a line with a label to standard error, broken as [`Terminal::print_words`] breaks it. The later lines are
     /// indented, so that none can pass for a line with a label.
-    fn eprint_labelled(&self, line: StyledText) {
+    pub(crate) fn eprint_labelled(&self, line: StyledText) {
         match std::io::stderr().is_terminal() {
             true => self.break_line(&line, 2).into_iter().for_each(|part| self.eprint_line(part)),
             false => self.eprint_line(line),

@@ -60,7 +60,7 @@ impl<'a> FirstSteps<'a> {
         child.wait()?;
         self.term.eprint_blank();
         self.print_heading("2", "The process is killed while it waits for you");
-        self.term.eprint_line(styled![
+        self.term.eprint_labelled(styled![
             "  ",
             paint(TextStyle::Failure, "✗"),
             format!(" process {process} is dead: killed with kill -9, which no program can catch"),
