@@ -168,8 +168,13 @@ impl From<RunError> for CliError {
         let message = error.to_string();
         match error {
             RunError::Store(error) | RunError::Session(error) => Self::from(error),
-            RunError::Failed(_) => {
-                Self::new(message).with_hint("`windlass show` shows what the run did before it failed")
+            RunError::Failed(failed) => {
+                let shows = "`windlass show` shows what the run did before it failed";
+                let in_doubt = &failed.settlement.in_doubt;
+                Self::new(message).with_hint(match in_doubt.len() {
+                    0 => shows.to_owned(),
+                    count => format!("{shows}; in doubt: {count} of its calls may have taken effect"),
+                })
             }
             RunError::Config(_) => Self::new(message).with_hint("nothing was executed; check the agent file"),
             _ => Self::new(message).with_exit(CommandExit::CorruptJournal),

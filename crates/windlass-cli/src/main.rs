@@ -11,6 +11,7 @@ mod cli_error;
 mod command;
 mod demo;
 mod live_trace;
+mod log_lines;
 mod panic_report;
 mod project;
 mod project_keys;

@@ -132,6 +132,24 @@ impl CliProject {
         }
     }
 
+    /// Checks that the tools of an agent cannot change the store. A driver writes to it while they run, so that it cannot be
+    /// made read-only for them everywhere.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the agent has tools that work in a folder which has the store.
+    pub(crate) fn ensure_store_outside(&self, file: &AgentFile) -> Result<(), CliError> {
+        let workspace = file.workspace_folder();
+        if !file.has_workspace_tools()? || !self.is_store_in(&workspace) {
+            return Ok(());
+        }
+        Err(CliError::usage(format!("{} is in the folder in which the agent's tools work", self.store_place))
+            .with_hint(format!(
+                "name a file outside with --store or {STORE_VARIABLE}, leave it out for the project's own store, or set \
+                 `workspace` in the agent file to a narrower folder"
+            )))
+    }
+
     /// Returns the place of the store's keys.
     pub(crate) fn key_source(&self) -> &StoreKeySource {
         &self.key_source
@@ -194,14 +212,34 @@ impl CliProject {
         &self.local_path
     }
 
+    /// Returns the folder with the journals of voice conversations, beside the file of the store. `None` for a database, whose
+    /// other machines do not have the folder, and for an encrypted store: these journals are plain text.
+    #[cfg(any(feature = "talk", feature = "serve"))]
+    pub(crate) fn live_journals(&self) -> Option<PathBuf> {
+        let file = self.store_place.file().filter(|_| self.encryption_key_file.is_none())?;
+        let mut name = file.as_os_str().to_owned();
+        name.push("-live");
+        Some(PathBuf::from(name))
+    }
+
     /// Returns true if the store is a file in the folder, where the tools of the agent may reach it.
     pub(crate) fn is_store_in_folder(&self) -> bool {
+        self.is_store_in(&self.folder)
+    }
+
+    fn is_store_in(&self, folder: &Path) -> bool {
         let Some(path) = self.store_place.file() else { return false };
-        let absolute = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
-        match (absolute(&self.folder), absolute(path)) {
-            (Ok(folder), Ok(store)) => store.starts_with(folder),
-            _ => false,
-        }
+        // The file may not exist yet, beneath a link.
+        let real = |path: &Path| {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            let known = path.ancestors().find_map(|known| Some((known, known.canonicalize().ok()?)));
+            known.map_or(path.clone(), |(known, real)| match path.strip_prefix(known) {
+                Ok(rest) if rest.as_os_str().is_empty() => real,
+                Ok(rest) => real.join(rest),
+                Err(_) => path.clone(),
+            })
+        };
+        real(path).starts_with(real(folder))
     }
 
     /// Opens the store, creating it if it does not exist.

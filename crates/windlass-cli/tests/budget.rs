@@ -30,13 +30,59 @@ fn a_run_waits_at_its_budget_until_a_person_grants_more() {
     let shown = project.run_windlass(&["show", "r1"]);
     assert!(shown.stdout.contains("How many more requests"), "{}", shown.stdout);
     assert!(shown.stdout.contains("unknown cost"), "{}", shown.stdout);
-    let wrong = project.run_windlass(&["answer", "r1", "windlass.budget", "much"]);
+    let unseen = project.run_windlass(&["answer", "r1", "windlass.budget", "2"]);
+    assert_eq!(unseen.code, Some(2), "nobody saw the question: {}", unseen.stderr);
+    assert!(unseen.stderr.contains("--digest"), "{}", unseen.stderr);
+    let digest = project.digest_of("r1");
+    let answer = ["answer", "r1", "windlass.budget", "much", "--digest", &digest];
+    let wrong = project.run_windlass(&answer);
     assert_ne!(wrong.code, Some(0), "{}", wrong.stdout);
-    let answered = project.run_windlass(&["answer", "r1", "windlass.budget", "2", "--resume"]);
+    let answer = ["answer", "r1", "windlass.budget", "2", "--resume", "--digest", &digest];
+    let answered = project.run_windlass(&answer);
     assert_eq!(answered.code, Some(0), "{}\n{}", answered.stdout, answered.stderr);
     assert!(answered.stdout.contains("Two files."), "{}", answered.stdout);
     let runs = project.run_windlass(&["runs", "--json"]);
     assert_eq!(runs.json_lines()[0]["cost"], "unknown cost");
+}
+
+/// The budget of a session counts the messages of a conversation together.
+#[test]
+fn a_conversation_waits_at_the_budget_of_its_session() {
+    let more = "[session_budget]\nrequests = 1\n";
+    let project = TestProject::new(more, "[[answer]]\ntext = \"One.\"\n[[answer]]\ntext = \"Two.\"\n");
+    let mut command = support::windlass_command(&project.folder(), &["chat", "--session", "s"]);
+    let mut chat = command
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    std::io::Write::write_all(&mut chat.stdin.take().expect("it is piped"), b"first\nsecond\n")
+        .expect("it reads");
+    let ended = support::CommandOutput::from_output(chat.wait_with_output().expect("it ends"));
+    assert_eq!(ended.code, Some(3), "the second message waits: {}\n{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.contains("One.") && !ended.stdout.contains("Two."), "{}", ended.stdout);
+    assert!(ended.stderr.contains("the budget of the session is reached"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_worker_keeps_the_budget_of_sessions() {
+    let project = project();
+    let agent = std::fs::read_to_string(project.file("agent.toml")).expect("it is text");
+    std::fs::write(project.file("agent.toml"), agent.replace("[budget]", "[session_budget]"))
+        .expect("it can be written");
+    for words in [
+        vec!["submit", ".", "What is here?", "--run-id", "r1", "--session", "s"],
+        vec!["submit", ".", "What is here?", "--run-id", "r2"],
+        vec!["work", ".", "--until-idle"],
+    ] {
+        let done = project.run_windlass(&words);
+        assert_eq!(done.code, Some(0), "{words:?}: {}", done.stderr);
+    }
+    let limited = project.run_windlass(&["show", "r1"]);
+    assert!(limited.stdout.contains("the budget of the session is reached"), "{}", limited.stdout);
+    let free = project.run_windlass(&["show", "r2"]);
+    assert!(free.stdout.contains("Two files."), "a run without a session: {}", free.stdout);
 }
 
 #[test]
@@ -48,6 +94,19 @@ fn a_price_list_that_cannot_be_read_is_named() {
     assert!(refused.stderr.contains("prices.json"), "{}", refused.stderr);
 }
 
+#[cfg(feature = "otlp")]
+#[test]
+fn a_trace_that_no_collector_received_is_a_failure() {
+    let project = project();
+    project.run_windlass(&["run", ".", "What is here?", "--run-id", "r1"]);
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a port");
+    let address = format!("--otlp=http://{}/v1/traces", closed.local_addr().expect("an address"));
+    drop(closed);
+    let refused = project.run_windlass(&["export", "r1", &address]);
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains("spans of run `r1` were not sent"), "{}", refused.stderr);
+}
+
 /// A collector that accepts one request.
 #[cfg(feature = "otlp")]
 #[test]
@@ -55,7 +114,8 @@ fn the_trace_of_a_stored_run_is_sent_to_a_collector() {
     use std::io::{Read, Write};
     let project = project();
     project.run_windlass(&["run", ".", "What is here?", "--run-id", "r1"]);
-    project.run_windlass(&["answer", "r1", "windlass.budget", "2", "--resume"]);
+    let digest = project.digest_of("r1");
+    project.run_windlass(&["answer", "r1", "windlass.budget", "2", "--resume", "--digest", &digest]);
     let collector = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let address = format!("--otlp=http://{}/v1/traces", collector.local_addr().expect("an address"));
     let received = std::thread::spawn(move || {

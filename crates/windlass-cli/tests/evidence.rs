@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use support::{CommandOutput, TestProject, windlass_command};
 use windlass::prelude::*;
 use windlass::store::SqliteStore;
-use windlass::tool::CallEvidence;
+use windlass::tool::{CallEvidence, ImagePart};
 
 const PICTURE: &[u8] = b"\x89PNG\r\n\x1a\n and so on";
 
@@ -87,4 +87,36 @@ async fn a_digest_does_not_fit_another_screen_of_the_same_call() {
     };
     assert_eq!(digests("Pay €40").await, digests("Pay €40").await);
     assert_ne!(digests("Pay €40").await, digests("Pay €4000").await);
+}
+
+/// An exported run has the pictures of its tools, and its text is verified as before.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exported_run_has_the_pictures_of_its_tools() {
+    let project = TestProject::new("", "");
+    let path = project.folder().join("app.db");
+    let picture = data_encoding::BASE64.encode(PICTURE);
+    let schema = json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
+    let look = Tool::dynamic("look", "Looks.", schema, |ctx: ToolContext, _: Value| async move {
+        let picture = data_encoding::BASE64.encode(PICTURE);
+        let picture = ctx.save_media("image/png", &picture).await.expect("it is stored");
+        Ok::<_, ToolError>(ImagePart(picture))
+    });
+    let model = ScriptedModel::new([
+        ScriptedResponse::call("c1", "look", json!({})),
+        ScriptedResponse::text("Seen."),
+    ]);
+    let agent = Agent::new("clerk").model(model).tools(look);
+    let store = Arc::new(SqliteStore::open(&path).expect("a store"));
+    agent.run("go").store(store).run_id("one").await.expect("the run finishes");
+    let run_windlass = |words: &[&str]| {
+        let mut command = windlass_command(&project.folder(), words);
+        CommandOutput::from_output(command.env("WINDLASS_STORE", &path).output().expect("it runs"))
+    };
+    let exported = run_windlass(&["export", "one", "--output", "one.windlass"]);
+    assert_eq!(exported.code, Some(0), "{exported:?}");
+    let text = std::fs::read_to_string(project.file("one.windlass")).expect("the file");
+    assert_eq!(text.matches(&picture).count(), 1, "{text}");
+    let verified = run_windlass(&["verify", "one.windlass"]);
+    assert_eq!(verified.code, Some(0), "{verified:?}");
+    PausedRun::from_text(&text).expect("it can be read");
 }

@@ -118,6 +118,35 @@ fn a_decision_of_the_user_is_authentic_also_after_the_key_was_rotated() {
     assert_eq!(verified["decisions"][0]["verified_by"], rotated["current"]);
 }
 
+/// A named store has no key, so that a command that could write to it could approve the next one.
+#[test]
+fn a_store_in_the_workspace_is_refused_for_tools_that_work_there() {
+    let project = project_with_calls(&[("c1", "run_command", touch("made"))]);
+    std::fs::create_dir(project.file("data")).expect("it can be made");
+    std::os::unix::fs::symlink(project.folder(), project.state().with_file_name("link"))
+        .expect("it is linked");
+    for store in ["runs.db", "data/runs.db", "../link/runs.db"] {
+        for words in [
+            &["run", ".", "Go.", "--run-id", "one", "--yes", "--store", store][..],
+            &["chat", ".", "--store", store],
+        ] {
+            let refused = project.run_windlass(words);
+            assert_eq!(refused.code, Some(2), "{store}: {}", refused.stderr);
+            assert!(
+                refused.stderr.contains("in the folder in which the agent's tools work"),
+                "{}",
+                refused.stderr
+            );
+        }
+    }
+    assert!(!project.file("made").exists());
+    let outside = project.state().with_file_name("outside.db");
+    let store = outside.to_str().expect("text");
+    let ran = project.run_windlass(&["run", ".", "Go.", "--run-id", "one", "--yes", "--store", store]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(project.file("made").exists());
+}
+
 #[test]
 fn a_fleet_names_its_key() {
     let project = project_with_calls(&[("c1", "run_command", touch("made"))]);

@@ -201,10 +201,21 @@ fn every_line_of_a_diff_is_displayed_with_what_hides_in_it() {
 fn an_edited_decision_is_verified_in_full() {
     let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["true"]))], "Done.");
     project.run_windlass(&["run", ".", "Go.", "--run-id", "one"]);
-    let digest = project.digest_of("one");
     let edited = json!({ "program": "true", "args": ["x".repeat(300), "the end"] }).to_string();
+    // Whoever has seen the call has not seen the edited one.
+    let digest = project.digest_of("one");
+    let ran = project.run_windlass(&["approve", "--digest", &digest, "--arguments", &edited, "--resume"]);
+    assert_eq!(ran.code, Some(5), "{}", ran.stderr);
+    let shown = project.run_windlass(&["show", "one", "--arguments", &edited]);
+    assert!(shown.stdout.contains("the end"), "{}", shown.stdout);
+    let (_, digest) = shown.stdout.split_once("  digest ").expect("a digest");
+    let digest = digest.lines().next().expect("a line").to_owned();
+    let ran = project.run_windlass(&["approve", "--digest", &digest]);
+    assert_eq!(ran.code, Some(5), "the digest is of the edited call: {}", ran.stderr);
     let ran = project.run_windlass(&["approve", "--digest", &digest, "--arguments", &edited, "--resume"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let journal = project.run_windlass(&["show", "one", "--json"]).json_lines().remove(0);
+    assert!(journal["steps"].to_string().contains(&format!("\"displayed\":\"{digest}\"")), "{journal}");
     let verified = project.run_windlass(&["verify", "one"]).stdout;
     assert!(verified.contains(&format!("{}\",\"the end\"]", "x".repeat(300))), "{verified}");
     assert!(project.run_windlass(&["show", "one"]).stdout.contains("\"the end\"]"));

@@ -18,7 +18,7 @@ fn empty_folder() -> (tempfile::TempDir, std::path::PathBuf) {
 }
 
 /// Variables that keep the probes for local servers on ports where nobody listens.
-const NO_SERVERS: [(&str, &str); 7] = [
+const NO_SERVERS: [(&str, &str); 8] = [
     ("OLLAMA_HOST", "127.0.0.1:9"),
     ("LMSTUDIO_BASE_URL", "127.0.0.1:9"),
     ("LLAMACPP_BASE_URL", "127.0.0.1:9"),
@@ -26,6 +26,7 @@ const NO_SERVERS: [(&str, &str); 7] = [
     ("WINDLASS_MODEL", ""),
     ("OPENAI_API_KEY", ""),
     ("ANTHROPIC_API_KEY", ""),
+    ("GROQ_API_KEY", ""),
 ];
 
 fn run_in(folder: &std::path::Path, words: &[&str]) -> CommandOutput {
@@ -69,6 +70,12 @@ fn files_of_the_user_are_left_alone() {
 fn the_tour_reads_asks_is_killed_and_asks_again() {
     let (_place, folder) = empty_folder();
     let mut screen = PtyScreen::start_with(&folder, 60, 90, &["init"], &NO_SERVERS);
+    // Without a key the user is asked too, and a model that cannot be used is refused at once.
+    screen.wait_for("no API key and no local server was found");
+    screen.wait_for("Number, or another");
+    screen.type_keys("groq:any\r");
+    screen.wait_for("there is no key for groq");
+    screen.type_keys("\r");
     screen.wait_for("killed with kill -9");
     screen.wait_for("Another process goes on from the journal");
     // The question stands on the screen twice: before the crash, and after it.
@@ -87,6 +94,8 @@ fn the_tour_reads_asks_is_killed_and_asks_again() {
 fn a_tour_whose_change_is_rejected_says_so() {
     let (_place, folder) = empty_folder();
     let mut screen = PtyScreen::start_with(&folder, 60, 90, &["init"], &NO_SERVERS);
+    screen.wait_for("Number, or another");
+    screen.type_keys("\r");
     screen.wait_for("Another process goes on from the journal");
     while screen.screen_text().matches("Allow it?").count() < 2 {
         screen.wait_for_change();

@@ -72,6 +72,21 @@ async fn a_run_that_waited_too_long_is_left_and_resumed() {
     assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Here again.\n"), "{}", resumed.stderr);
 }
 
+/// The command does not wait for half a minute first: the provider has said that it is away for longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_provider_asks_for_too_long_a_pause_is_left_at_once() {
+    let replies = [FakeReply::status(429).header("retry-after", "120")];
+    let provider = FakeProvider::start(replies).await.expect("there is a port");
+    let project = TestProject::new("[limits]\nprovider_wait = \"60s\"\n", "");
+    let words = ["run", ".", "Hello?", "--model", "openai:any", "--run-id", "away"];
+    let left = run_with(&provider, &project, &words).await;
+    assert_eq!(left.code, Some(8), "{}", left.stderr);
+    assert!(left.stderr.contains("`windlass resume away` goes on"), "{}", left.stderr);
+    provider.push(FakeReply::text("Here again."));
+    let resumed = run_with(&provider, &project, &["resume", "away", "--model", "openai:any"]).await;
+    assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Here again.\n"), "{}", resumed.stderr);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_no_retry_mends_fails_at_once() {
     let provider = FakeProvider::start([FakeReply::status(401)]).await.expect("there is a port");
@@ -109,7 +124,8 @@ async fn a_ban_on_live_requests_holds_for_the_command() {
 #[tokio::test(flavor = "multi_thread")]
 async fn retries_are_one_line_with_a_countdown() {
     let away = || FakeReply::status(503).header("retry-after", "0");
-    let replies = [away(), away(), FakeReply::status(503).header("retry-after", "50")];
+    // The provider may ask for more than the command's own longest delay.
+    let replies = [away(), away(), FakeReply::status(503).header("retry-after", "120")];
     let provider = FakeProvider::start(replies).await.expect("there is a port");
     let project = TestProject::new("", "");
     let url = provider.base_url();
@@ -161,6 +177,49 @@ async fn an_agent_file_names_its_own_server_with_settings() {
     assert_eq!((&find("lab")["model"], &find("lab")["is_configured"]), (&"lab:qwen".into(), &false.into()));
     assert_eq!(find("ollama")["is_configured"], true);
     assert_eq!(find("openai")["missing_variables"][0], "OPENAI_API_KEY");
+}
+
+/// AWS credentials sign requests only in a build with the feature, which the hint says.
+#[cfg(not(feature = "bedrock"))]
+#[test]
+fn aws_credentials_need_another_build() {
+    let project = TestProject::new("", "");
+    let run = |words: &[&str]| {
+        let mut command = windlass_command(&project.folder(), words);
+        command
+            .env("AWS_ACCESS_KEY_ID", "AKIA1")
+            .env("AWS_SECRET_ACCESS_KEY", "s")
+            .env("AWS_REGION", "eu-west-1");
+        command.env_remove("AWS_BEARER_TOKEN_BEDROCK");
+        CommandOutput::from_output(command.output().expect("it runs"))
+    };
+    let refused = run(&["run", ".", "Hello?", "--model", "bedrock:amazon.nova-lite-v1:0"]);
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    let hint = refused.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(hint.contains("a build with `--features bedrock`"), "{hint}");
+    let listed = run(&["models"]).stdout;
+    let line = listed.lines().find(|line| line.starts_with("bedrock ")).expect("it is listed");
+    assert!(line.contains("needs a build with `--features bedrock`"), "{line}");
+}
+
+/// A model of the environment is named like one of the agent file.
+#[test]
+fn the_model_of_the_environment_is_named() {
+    let project = TestProject::new("", "[[answer]]\ntext = \"Hello.\"\n");
+    let file = project.file("agent.toml");
+    let agent = std::fs::read_to_string(&file).expect("it is there");
+    std::fs::write(&file, agent.replace("model = \"scripted:answers.toml\"\n", ""))
+        .expect("it can be written");
+    let run = |words: &[&str]| {
+        let mut command = windlass_command(&project.folder(), words);
+        command.env("WINDLASS_MODEL", "scripted:answers.toml").env("GROQ_API_KEY", "k");
+        CommandOutput::from_output(command.output().expect("it runs"))
+    };
+    let checked = run(&["doctor", "--json"]).json_lines();
+    let find = |what: &str| checked.iter().find(|one| one["what"] == what).expect("it is checked");
+    assert_eq!(find("model")["text"], "scripted:answers.toml");
+    assert!(find("providers")["text"].as_str().expect("a text").contains("groq"), "{}", find("providers"));
+    assert!(run(&["run", ".", "Hello?"]).stderr.contains("scripted:answers.toml · run"));
 }
 
 #[test]

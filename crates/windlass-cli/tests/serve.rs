@@ -4,6 +4,9 @@
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod support;
+#[cfg(feature = "talk")]
+#[path = "talk/process.rs"]
+mod talk_process;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -26,10 +29,14 @@ impl ServeProcess {
 
     /// Starts the server of a person.
     fn start_as(project: &TestProject, person: &str) -> Self {
+        Self::start_with(project, person, Stdio::inherit())
+    }
+
+    fn start_with(project: &TestProject, person: &str, stderr: Stdio) -> Self {
         let mut command =
             windlass_command(&project.folder(), &["serve", ".", "--listen", "127.0.0.1:0", "--json"]);
         command.env("USER", person);
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
+        let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().expect("it runs");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("is piped"))
             .read_line(&mut line)
@@ -89,6 +96,17 @@ fn a_local_process_without_the_printed_token_starts_and_reads_nothing() {
     }
     let listed = server.send("GET", "/v1/runs", Some(&server.token), "");
     assert!(listed.contains(r#""runs":[]"#), "{listed}");
+}
+
+#[test]
+fn a_refused_request_is_on_standard_error_in_one_line() {
+    let project = TestProject::new("", "[[answer]]\ntext = \"Good day.\"\n");
+    let mut server = ServeProcess::start_with(&project, "somebody", Stdio::piped());
+    let refused = server.send("GET", "/v1/runs?a=%0a", Some("wrong"), "");
+    assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
+    let mut log = BufReader::new(server.child.stderr.take().expect("is piped")).lines();
+    let line = log.find_map(|line| line.ok().filter(|line| line.contains("refused"))).expect("it is logged");
+    assert!(line.starts_with("warning: a request is refused ") && line.contains("unauthorized"), "{line}");
 }
 
 #[test]
@@ -204,4 +222,115 @@ fn a_decision_over_http_is_signed_by_the_command() {
     assert!(project.file("made").exists());
     let verified = run_as_ann(&["verify", "one"]);
     assert!(verified.stdout.contains("is signed by an approver of the project"), "{}", verified.stdout);
+}
+
+const PRICES: &str = r#"{ "as_of": "2026-10-01", "source": "the contract", "currency": "EUR",
+    "models": [{ "model": "m1", "input": 1.0, "output": 2.0 }] }"#;
+
+#[test]
+fn costs_are_reported_by_the_prices_of_the_agent_file() {
+    let project = TestProject::new("prices_file = \"prices.json\"\n", "[[answer]]\ntext = \"Good day.\"\n");
+    std::fs::write(project.file("prices.json"), PRICES).expect("it can be written");
+    let server = ServeProcess::start(&project);
+    let (status, costs) = server.exchange("GET", "/v1/costs", &Value::Null);
+    let said = [&costs["currency"], &costs["prices_as_of"], &costs["prices_source"]];
+    assert_eq!(
+        (status.as_str(), said),
+        ("200", [&json!("EUR"), &json!("2026-10-01"), &json!("the contract")])
+    );
+    let page = server.send("GET", "/costs", Some(&server.token), "");
+    assert!(page.contains("Prices in EUR of 2026-10-01: the contract."), "{page}");
+}
+
+/// Costs in two currencies have no sum.
+#[test]
+fn agents_with_prices_in_two_currencies_are_not_served_together() {
+    let project = TestProject::new("prices_file = \"prices.json\"\n", "[[answer]]\ntext = \"Good day.\"\n");
+    std::fs::write(project.file("prices.json"), PRICES).expect("it can be written");
+    let agent = "name = \"other\"\nmodel = \"scripted:answers.toml\"\n";
+    std::fs::write(project.file("other.toml"), agent).expect("it can be written");
+    let refused = project.run_windlass(&["serve", ".", "other.toml", "--listen", "127.0.0.1:0"]);
+    assert_eq!(refused.code, Some(2), "{}{}", refused.stdout, refused.stderr);
+    assert!(
+        refused.stderr.contains("`helper` are in EUR, and those of `other` in USD"),
+        "{}",
+        refused.stderr
+    );
+}
+
+/// Types a text on the page of a conversation, and waits for an answer.
+#[cfg(feature = "talk")]
+fn type_on_page(url: &str, typed: &str, answer: &str) {
+    use tokio_tungstenite::tungstenite::{Message, client, client::IntoClientRequest, http::HeaderValue};
+    let rest = url.strip_prefix("http://").expect("an address");
+    let host = rest.split('/').next().expect("a host");
+    let mut request = format!("ws://{rest}socket").into_client_request().expect("an address");
+    request.headers_mut().insert("origin", HeaderValue::try_from(format!("http://{host}")).expect("valid"));
+    let stream = TcpStream::connect(host).expect("it listens");
+    let (mut socket, _) = client(request, stream).expect("it opens");
+    let message = json!({ "type": "text", "text": typed }).to_string();
+    socket.send(Message::text(message)).expect("it takes messages");
+    loop {
+        let message = socket.read().expect("it goes on");
+        let item: Value =
+            message.to_text().ok().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        if item["type"] == "item" && item["text"] == answer {
+            return;
+        }
+    }
+}
+
+#[cfg(feature = "talk")]
+#[test]
+fn a_voice_conversation_is_shown_with_its_turns() {
+    use std::os::unix::fs::PermissionsExt;
+    let project = TestProject::new("", "[[answer]]\ntext = \"Fair winds.\"\n");
+    let talk = talk_process::TalkProcess::start(&project, &["--scripted"]);
+    let session = talk.greeting["session"].as_str().expect("a session").to_owned();
+    type_on_page(talk.url(), "How is the <weather>?", "Fair winds.");
+    let server = ServeProcess::start(&project);
+    let page = |path: &str| server.send("GET", path, Some(&server.token), "");
+    let list = page("/live");
+    assert!(list.contains(&format!("href=\"/live/{session}\"")) && list.contains("open</span>"), "{list}");
+    assert_eq!(talk.interrupt(), Some(0));
+    let shown = page(&format!("/live/{session}"));
+    for part in ["How is the &lt;weather&gt;?", "Fair winds.", "ended</span>"] {
+        assert!(shown.contains(part), "{part}\n{shown}");
+    }
+    assert!(page("/runs").contains("Live sessions"));
+    // Other users of the machine read no conversation.
+    let folders = std::fs::read_dir(project.state().join("windlass/projects")).expect("there is a project");
+    let folder = folders.map(|folder| folder.expect("is readable").path().join("windlass.db-live")).next();
+    let mode =
+        std::fs::metadata(folder.expect("one project")).expect("there is a folder").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+/// The journals of conversations are plain text, so an encrypted store has none beside it.
+#[cfg(feature = "talk")]
+#[test]
+fn a_conversation_with_an_encrypted_store_is_not_written_in_plain_text() {
+    let project = TestProject::new("", "[[answer]]\ntext = \"Fair winds.\"\n");
+    let keys = project.state().join("store.keys");
+    let keys = keys.to_str().expect("a path");
+    std::fs::create_dir(project.state()).expect("it can be made");
+    std::fs::write(keys, format!("windlass encryption keys 1\n{}\n", "ab".repeat(32)))
+        .expect("it can be written");
+    let talk = talk_process::TalkProcess::start(&project, &["--scripted", "--encryption-key-file", keys]);
+    type_on_page(talk.url(), "How is the weather?", "Fair winds.");
+    assert_eq!(talk.interrupt(), Some(0));
+    let mut folders = vec![project.state()];
+    while let Some(folder) = folders.pop() {
+        for entry in
+            std::fs::read_dir(folder).expect("is readable").map(|entry| entry.expect("is readable").path())
+        {
+            if entry.is_dir() {
+                folders.push(entry);
+            } else {
+                let bytes = std::fs::read(&entry).expect("is readable");
+                let found = bytes.windows(11).any(|part| part == b"Fair winds.");
+                assert!(!found, "{}", entry.display());
+            }
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Only the terminal module writes: everything else goes through text that is escaped.
+//! Only the terminal module writes: everything else goes through text that is escaped, and libraries write nothing.
 
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
@@ -47,6 +47,45 @@ const EXCEPTIONS: [(&str, &str, &str); 2] = [
     ("run_driver/call_review_tests.rs", "\\u{1b}", "hostile texts of tests"),
     ("run_driver/call_review_tests.rs", "\\u{9b}", "hostile texts of tests"),
 ];
+
+/// The crates that the command links. None of them writes to the terminal that the command writes to.
+const LIBRARIES: [&str; 16] = [
+    "windlass",
+    "windlass-computer",
+    "windlass-core",
+    "windlass-html",
+    "windlass-local",
+    "windlass-macros",
+    "windlass-mcp",
+    "windlass-models",
+    "windlass-net",
+    "windlass-otel",
+    "windlass-postgres",
+    "windlass-realtime",
+    "windlass-search",
+    "windlass-server",
+    "windlass-text",
+    "windlass-tools",
+];
+/// Words with which a library could write to a standard stream.
+const WRITING: [&str; 7] =
+    ["print!(", "println!(", "eprint!(", "eprintln!(", "dbg!(", "::stdout()", "::stderr()"];
+/// Files of libraries that use a standard stream, with the reason.
+const LIBRARY_EXCEPTIONS: [(&str, &str); 3] = [
+    ("windlass-mcp/src/serve/mod.rs", "the protocol of an MCP server, which is a program of its own"),
+    ("windlass-server/src/server.rs", "the path of a token, which the server has made"),
+    ("windlass-tools/src/bin/windlass-sandbox.rs", "a program of its own, with a fixed text"),
+];
+
+/// Returns the words in a line of a library with which it writes to a standard stream.
+fn writing_words(line: &str) -> Vec<&'static str> {
+    // Comments have examples for applications.
+    if line.trim_start().starts_with("//") {
+        return Vec::new();
+    }
+    let packed: String = line.chars().filter(|letter| !letter.is_whitespace()).collect();
+    WRITING.into_iter().filter(|word| packed.contains(word)).collect()
+}
 
 /// Returns the words in a line with which a module could go past the terminal module.
 fn forbidden_words(name: &str, line: &str) -> Vec<String> {
@@ -98,6 +137,32 @@ fn only_the_terminal_module_writes() {
         }
     }
     assert!(found.is_empty(), "these lines go past the terminal module: {found:#?}");
+}
+
+#[test]
+fn libraries_write_to_no_standard_stream() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of the crates");
+    let mut found = Vec::new();
+    for library in LIBRARIES {
+        let mut files = Vec::new();
+        collect_files(&crates.join(library).join("src"), &mut files);
+        for path in files {
+            let name = path.strip_prefix(crates).expect("it is below").to_string_lossy().into_owned();
+            if name.ends_with("_tests.rs") || LIBRARY_EXCEPTIONS.iter().any(|(file, _)| *file == name) {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).expect("it can be read");
+            for (number, line) in text.lines().enumerate() {
+                let words = writing_words(line).into_iter();
+                found.extend(words.map(|word| format!("{name}:{}: {word}", number + 1)));
+            }
+        }
+    }
+    assert!(found.is_empty(), "these lines write past the command: {found:#?}");
+    for line in [r#"println ! ("{name}");"#, "let out = std :: io :: stderr ();", r#"dbg!(value)"#] {
+        assert!(!writing_words(line).is_empty(), "{line}");
+    }
+    assert!(writing_words("/// println!(\"an example\");").is_empty());
 }
 
 #[test]

@@ -25,6 +25,13 @@ fn order_project() -> TestProject {
     TestProject::new("tools = [\"files\"]", ORDER_SCRIPT)
 }
 
+/// Creates a project whose tools work in a folder of their own, so that stores can be beside it.
+fn order_project_with_stores() -> TestProject {
+    let project = TestProject::new("tools = [\"files\"]\nworkspace = \"work\"", ORDER_SCRIPT);
+    std::fs::create_dir(project.file("work")).expect("it can be made");
+    project
+}
+
 #[test]
 fn a_pipe_gets_the_answer_alone_and_no_colours() {
     let ran = order_project().run_windlass(&["run", ".", "Order rope.", "--yes"]);
@@ -353,7 +360,7 @@ fn every_command_has_help_with_an_example_a_row_in_the_guide_and_is_completed() 
 
 #[test]
 fn a_backup_has_the_runs_and_replaces_no_file() {
-    let project = order_project();
+    let project = order_project_with_stores();
     project.run_windlass(&["run", ".", "Order rope.", "--run-id", "one", "--yes"]);
     let ran = project.run_windlass(&["backup", "copy.db"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
@@ -370,7 +377,7 @@ fn a_backup_has_the_runs_and_replaces_no_file() {
 
 #[test]
 fn a_restored_store_asks_about_the_calls_of_its_open_runs() {
-    let project = order_project();
+    let project = order_project_with_stores();
     let ran = project.run_windlass(&["run", ".", "Order rope.", "--run-id", "one", "--store", "old.db"]);
     assert_eq!(ran.code, Some(3), "{}", ran.stderr);
     project.run_windlass(&["backup", "copy.db", "--store", "old.db"]);
@@ -393,7 +400,7 @@ fn a_restored_store_asks_about_the_calls_of_its_open_runs() {
 
 #[test]
 fn an_encrypted_store_is_read_with_its_keys_alone() {
-    let project = order_project();
+    let project = order_project_with_stores();
     let keys = project.state().join("encryption.keys");
     std::fs::create_dir_all(project.state()).expect("made");
     let text = format!("windlass encryption keys 1\n{}\n", "5a".repeat(32));
@@ -419,15 +426,21 @@ fn an_encrypted_store_is_read_with_its_keys_alone() {
     let ran = project.run_windlass(&[&show[..], &["--encryption-key-file", keys]].concat());
     assert!(ran.stdout.contains("› Order rope."), "{}", ran.stdout);
     // The tools of the agent must not read the keys.
-    std::fs::copy(keys, project.file("near.keys")).expect("copied");
-    let ran =
-        project.run_windlass(&["run", ".", "Order rope.", "--yes", "--encryption-key-file", "near.keys"]);
+    std::fs::copy(keys, project.file("work/near.keys")).expect("copied");
+    let ran = project.run_windlass(&[
+        "run",
+        ".",
+        "Order rope.",
+        "--yes",
+        "--encryption-key-file",
+        "work/near.keys",
+    ]);
     assert!(ran.stderr.contains("in the folder in which the agent's tools work"), "{}", ran.stderr);
 }
 
 #[test]
 fn a_migration_copies_the_runs_and_can_be_repeated() {
-    let project = order_project();
+    let project = order_project_with_stores();
     project.run_windlass(&["run", ".", "Order rope.", "--run-id", "one", "--yes", "--store", "old.db"]);
     let ran = project.run_windlass(&["migrate", "old.db", "new.db"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
@@ -466,7 +479,7 @@ fn runs_are_forgotten_by_name_or_by_age_and_status() {
 
 #[test]
 fn a_copy_beside_its_original_is_noticed() {
-    let project = order_project();
+    let project = order_project_with_stores();
     project.run_windlass(&["run", ".", "Order rope.", "--run-id", "one", "--yes", "--store", "old.db"]);
     let ran = project.run_windlass(&["runs", "--store", "old.db"]);
     assert!(!ran.stderr.contains("warning:"), "{}", ran.stderr);

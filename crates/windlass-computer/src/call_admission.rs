@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
 use windlass::core::id::{CallPath, RunId};
 use windlass::core::item::{ContentPart, OutputContent};
 use windlass::error::StoreError;
@@ -21,9 +20,8 @@ use crate::safety::{ActionVerdict, ProposedAction, SafetyCheckDecision, off_scre
 
 /// Maximum number of judged calls that are remembered.
 const MAX_JUDGED_CALLS: usize = 4096;
-/// Time after which somebody has decided about a call in the meantime, so that it must find the screen as it
-/// was.
-const WAIT_OF_A_DECISION: Duration = Duration::from_secs(1);
+/// Maximum number of times that a screen is described until its picture shows what was described.
+const MAX_RECORDINGS: usize = 4;
 
 /// The binding of a call to the screen that it was judged for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +35,6 @@ enum ScreenBinding {
 /// A call that was judged in this process.
 #[derive(Clone)]
 pub(crate) struct JudgedCall {
-    judged_at: Instant,
     binding: ScreenBinding,
     /// Reason why the call does not run.
     refusal: Option<String>,
@@ -48,8 +45,7 @@ pub(crate) struct JudgedCall {
 
 impl JudgedCall {
     fn refused(why: String) -> Self {
-        let (judged_at, binding) = (Instant::now(), ScreenBinding::Unbound);
-        Self { judged_at, binding, refusal: Some(why), seat: None, evidence: None }
+        Self { binding: ScreenBinding::Unbound, refusal: Some(why), seat: None, evidence: None }
     }
 
     /// Returns the evidence that the actions must match; `None` if nobody decided by it.
@@ -107,9 +103,6 @@ impl ComputerRegistry {
     ) -> bool {
         let (judged, asks) = self.find_verdict(ctx, actions, checks).await;
         self.judged_calls.insert(ctx.run_context().run_id(), ctx.call_path(), judged);
-        if asks {
-            self.show_evidence(ctx, actions).await;
-        }
         asks
     }
 
@@ -125,27 +118,19 @@ impl ComputerRegistry {
             Err(error) => return (JudgedCall::refused(format!("The store failed: {error}")), false),
         }
         let has_reviewer = self.settings.safety.has_reviewer();
-        let mut judged = JudgedCall {
-            judged_at: Instant::now(),
-            binding: ScreenBinding::Unbound,
-            refusal: None,
-            seat: None,
-            evidence: None,
-        };
+        let mut judged =
+            JudgedCall { binding: ScreenBinding::Unbound, refusal: None, seat: None, evidence: None };
         let acts = actions.iter().any(|action| !action.is_read_only());
         if (acts || has_reviewer)
             && let Ok(seat) = self.acquire(ctx).await
         {
             // A screen that cannot be described now is described as unknown, and the call is refused if it
             // waits for a decision.
-            let recording = ScreenEvidence::record(&seat.computer, actions);
-            if let Ok(Ok(mut evidence)) = tokio::time::timeout(self.settings.action_timeout, recording).await
-            {
-                if has_reviewer {
-                    evidence.screenshot = self.take_screenshot(&seat).await;
-                }
-                judged.evidence = Some(Arc::new(evidence));
-            }
+            let evidence = match has_reviewer {
+                true => self.record_with_picture(&seat, actions).await,
+                false => self.record_screen(&seat, actions).await,
+            };
+            judged.evidence = evidence.map(Arc::new);
             judged.seat = Some(seat);
         }
         let mut asks = match self.settings.safety.decide_safety_checks(checks).await {
@@ -212,43 +197,73 @@ impl ComputerRegistry {
         strictest
     }
 
-    /// Shows a call to a person and returns true, unless the call is refused anyway.
-    pub(crate) async fn ask_person<C: Send + Sync + 'static>(
-        self: &Arc<Self>,
-        ctx: &ToolContext<C>,
-        actions: &[ComputerAction],
-    ) -> bool {
+    /// Returns true if a call was judged and does not run, whoever approves it.
+    pub(crate) fn is_refused<C: Send + Sync + 'static>(&self, ctx: &ToolContext<C>) -> bool {
         let judged = self.judged_calls.find(ctx.run_context().run_id(), ctx.call_path());
-        if judged.is_some_and(|judged| judged.refusal.is_some()) {
-            return false;
-        }
-        self.show_evidence(ctx, actions).await;
-        true
+        judged.is_some_and(|judged| judged.refusal.is_some())
     }
 
-    /// Adds the picture to a call's evidence and saves the evidence for the approver.
-    async fn show_evidence<C: Send + Sync + 'static>(
+    /// Describes the screen; `None` if it cannot be described in time.
+    async fn record_screen(&self, seat: &RunComputer, actions: &[ComputerAction]) -> Option<ScreenEvidence> {
+        let recording = ScreenEvidence::record(&seat.computer, actions);
+        tokio::time::timeout(self.settings.action_timeout, recording).await.ok()?.ok()
+    }
+
+    /// Describes the screen and takes the picture of what was described; `None` if the screen does not come to rest.
+    async fn record_with_picture(
+        &self,
+        seat: &RunComputer,
+        actions: &[ComputerAction],
+    ) -> Option<ScreenEvidence> {
+        for _ in 0..MAX_RECORDINGS {
+            let mut evidence = self.record_screen(seat, actions).await?;
+            evidence.screenshot = self.take_screenshot(seat).await;
+            // The screen may have changed between the description and the picture.
+            let compare = evidence.is_at_rest(&seat.computer);
+            if tokio::time::timeout(self.settings.action_timeout, compare).await.ok()?.ok()? {
+                return Some(evidence);
+            }
+        }
+        None
+    }
+
+    /// Binds a call that waits for approval to the screen, and saves the evidence for the approver: the picture, and
+    /// what the actions would hit. A call that no rule of this tool judged is judged here.
+    pub(crate) async fn show_evidence<C: Send + Sync + 'static>(
         self: &Arc<Self>,
         ctx: &ToolContext<C>,
         actions: &[ComputerAction],
+        checks: &[SafetyCheck],
     ) {
         let (run, call) = (ctx.run_context().run_id(), ctx.call_path());
-        let Some(mut judged) = self.judged_calls.find(run, call) else { return };
-        judged.binding = ScreenBinding::Bound;
-        let mut evidence = judged.evidence.as_deref().cloned();
-        if let (Some(evidence), Some(seat)) = (&mut evidence, &judged.seat)
-            && evidence.screenshot.is_none()
-        {
-            evidence.screenshot = self.take_screenshot(seat).await;
-        }
-        let shown = match &evidence {
-            Some(evidence) => evidence.to_call_evidence(actions, &self.lifetime_sentence()),
-            None => CallEvidence::new("The screen could not be described, so the call is not bound to it."),
+        let mut judged = match self.judged_calls.find(run, call) {
+            Some(judged) => judged,
+            None => self.find_verdict(ctx, actions, checks).await.0,
         };
-        let mut shown = CallEvidence { summary: self.settings.secrets.redact(shown.summary), ..shown };
+        judged.binding = ScreenBinding::Bound;
+        self.judged_calls.insert(run, call, judged.clone());
+        if judged.seat.is_none() && judged.refusal.is_none() {
+            judged.seat = self.acquire(ctx).await.ok();
+        }
+        // A reviewer decided by a picture already, and the person sees the same.
+        let has_picture = judged.evidence.as_ref().is_some_and(|evidence| evidence.screenshot.is_some());
+        if let (Some(seat), false) = (&judged.seat, has_picture) {
+            judged.evidence = self.record_with_picture(seat, actions).await.map(Arc::new);
+        }
+        let evidence = judged.evidence.as_deref();
+        let mut shown = match evidence {
+            Some(evidence) => evidence.to_call_evidence(actions, &self.lifetime_sentence()),
+            None => CallEvidence::new(
+                "The screen could not be described, or did not come to rest. An action is refused also if it is approved.",
+            ),
+        };
+        if let Some(why) = &judged.refusal {
+            shown.summary = format!("This call is refused also if it is approved. {why}\n{}", shown.summary);
+        }
+        shown.summary = self.settings.secrets.redact(shown.summary);
         let details = self.settings.secrets.redact(shown.details.to_string());
         shown.details = serde_json::from_str(&details).unwrap_or_default();
-        if let Some(picture) = evidence.as_ref().and_then(|evidence| evidence.screenshot.as_ref())
+        if let Some(picture) = evidence.and_then(|evidence| evidence.screenshot.as_ref())
             && let Ok(media) = ctx.save_media("image/png", picture.as_base64()).await
         {
             shown.picture = Some(media);
@@ -256,7 +271,6 @@ impl ComputerRegistry {
         if let Err(error) = ctx.save_evidence(&shown).await {
             tracing::warn!(%error, "the evidence of a call could not be saved");
         }
-        judged.evidence = evidence.map(Arc::new);
         self.judged_calls.insert(run, call, judged);
     }
 
@@ -297,7 +311,7 @@ impl ComputerRegistry {
     ) -> Option<String> {
         let acts = actions.iter().any(|action| !action.is_read_only());
         let (run, call) = (ctx.run_context().run_id(), ctx.call_path());
-        let Some(mut judged) = self.judged_calls.find(run, call) else {
+        let Some(judged) = self.judged_calls.find(run, call) else {
             return acts.then(|| {
                 "This call was approved for the screen of another process, which is not there any more. Nothing of \
                  it was done. This is the screen now."
@@ -321,11 +335,6 @@ impl ComputerRegistry {
                  the new one."
                     .to_owned(),
             );
-        }
-        // An approval rule that the application added to the tool is not known here, but its wait is.
-        if judged.judged_at.elapsed() > WAIT_OF_A_DECISION {
-            judged.binding = ScreenBinding::Bound;
-            self.judged_calls.insert(run, call, judged.clone());
         }
         if judged.binding == ScreenBinding::Bound && judged.evidence.is_none() {
             return Some(

@@ -175,5 +175,6 @@ pub(crate) async fn reconcile_with_screenshot<C: Send + Sync + 'static>(
     let Ok(picture) = image_content(ctx, &screenshot).await else { return ReconcileOutcome::Unknown };
     let mut text = vec![OUTCOME_UNKNOWN.to_owned()];
     text.extend(seat.take_notices());
-    ReconcileOutcome::Executed(OutputContent::Parts(vec![ContentPart::text(text.join("\n")), picture]))
+    let text = station.settings.secrets.redact(text.join("\n"));
+    ReconcileOutcome::Executed(OutputContent::Parts(vec![ContentPart::text(text), picture]))
 }

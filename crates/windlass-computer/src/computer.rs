@@ -130,6 +130,10 @@ pub trait Computer: Send + Sync + 'static {
         }
     }
 
+    /// Remembers a secret that is about to be entered as a part of a text, so that the computer can keep it out of its
+    /// pictures. A computer that cannot does nothing.
+    fn remember_secret(&self, _secret: &str) {}
+
     /// Reads the page as text, with references of its elements.
     fn read_page<'a>(&'a self, _reading: &'a PageReading) -> ComputerFuture<'a, String> {
         unsupported_operation("read pages")

@@ -2,6 +2,7 @@
 //! and a reviewer's verdict hold only while the screen still matches it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 use windlass::core::canonical::Digest;
@@ -20,6 +21,32 @@ pub(crate) struct ScreenEvidence {
     pub(crate) targets: Vec<Option<(TargetPlace, ScreenTarget)>>,
     /// The picture that a person or a reviewer is shown.
     pub(crate) screenshot: Option<Screenshot>,
+}
+
+/// Number of times that a place is described until its content is as it was seen.
+const MAX_SAMPLES: u32 = 5;
+/// Time between two samples. A caret blinks about once in a second.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(230);
+
+/// Returns the difference between an element and what is at its place now. A difference of the content alone is looked
+/// at several times, because a caret blinks.
+async fn find_difference(
+    computer: &Arc<dyn Computer>,
+    place: &TargetPlace,
+    seen: &ScreenTarget,
+) -> Result<Option<String>, ComputerError> {
+    let mut sample = 1;
+    loop {
+        let now = computer.describe_target(place.clone()).await?;
+        let difference = seen.difference(&now);
+        let differs_elsewhere =
+            seen.element_difference(&now).is_some() || seen.surroundings != now.surroundings;
+        if difference.is_none() || differs_elsewhere || sample == MAX_SAMPLES {
+            return Ok(difference);
+        }
+        sample += 1;
+        tokio::time::sleep(SAMPLE_INTERVAL).await;
+    }
 }
 
 impl ScreenEvidence {
@@ -52,6 +79,12 @@ impl ScreenEvidence {
         self.screenshot.as_ref().map(Screenshot::digest)
     }
 
+    /// Returns true if the screen is still as it was recorded, by the comparison that is made before the first action.
+    pub(crate) async fn is_at_rest(&self, computer: &Arc<dyn Computer>) -> Result<bool, ComputerError> {
+        let page = find_difference(computer, &TargetPlace::Page, &self.page).await?;
+        Ok(page.is_none() && self.difference(computer).await?.is_none())
+    }
+
     /// Returns the difference between the evidence and the screen before the first action; `None` if they
     /// match.
     pub(crate) async fn difference(
@@ -59,8 +92,7 @@ impl ScreenEvidence {
         computer: &Arc<dyn Computer>,
     ) -> Result<Option<String>, ComputerError> {
         for (place, seen) in self.targets.iter().flatten() {
-            let now = computer.describe_target(place.clone()).await?;
-            if let Some(difference) = seen.difference(&now) {
+            if let Some(difference) = find_difference(computer, place, seen).await? {
                 return Ok(Some(difference));
             }
         }
@@ -76,11 +108,11 @@ impl ScreenEvidence {
         index: usize,
     ) -> Result<Option<String>, ComputerError> {
         let Some(Some((place, seen))) = self.targets.get(index) else { return Ok(None) };
+        if index == 0 {
+            return find_difference(computer, place, seen).await;
+        }
         let now = computer.describe_target(place.clone()).await?;
-        Ok(match index {
-            0 => seen.difference(&now),
-            _ => seen.element_difference(&now),
-        })
+        Ok(seen.element_difference(&now))
     }
 
     /// Returns the evidence in the form that an approver is shown, without its picture.

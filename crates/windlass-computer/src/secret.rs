@@ -121,6 +121,7 @@ impl ComputerSecrets {
                             if let Some(why) = secret.allowed_sites.origin_refusal_reason(&origin) {
                                 return Err(refused_secret(name, &why));
                             }
+                            computer.remember_secret(&secret.value);
                             filled.push_str(&secret.value);
                         }
                     }
@@ -134,6 +135,8 @@ impl ComputerSecrets {
                         TypedPart::Plain(text) => filled.push_str(text),
                         TypedPart::Secret(_, secret) => {
                             sites.push(secret.allowed_sites.clone());
+                            // A page may show the secret without the text around it.
+                            computer.remember_secret(&secret.value);
                             filled.push_str(&secret.value);
                         }
                     }

@@ -58,8 +58,10 @@ impl ScreenTarget {
         if self.surroundings != now.surroundings {
             return Some(format!("the text around {element} has changed"));
         }
-        (self.fingerprint != now.fingerprint)
-            .then(|| format!("the form around {element} has other values now"))
+        if is_same_content(self.fingerprint.as_deref(), now.fingerprint.as_deref()) {
+            return None;
+        }
+        Some(format!("the form around {element} has other values now, or its picture has changed"))
     }
 
     /// Returns the difference of page, frame and element; `None` if they match. The text and the values around
@@ -82,6 +84,34 @@ impl ScreenTarget {
     /// Returns true if nothing is known about the target.
     pub fn is_unknown(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+/// Prefix of a fingerprint of the brightness of coarse cells.
+const COARSE_PREFIX: &str = "coarse:";
+/// Difference in brightness from which on a coarse cell counts as changed.
+const MIN_CELL_CHANGE: u8 = 12;
+
+/// Returns the fingerprint of a picture as the brightness of its coarse cells. Two of them are the same content while no
+/// more than one cell in sixteen has changed, such as the one with the blinking caret.
+#[cfg(feature = "x11")]
+pub(crate) fn coarse_fingerprint(cells: &[u8]) -> String {
+    format!("{COARSE_PREFIX}{}", data_encoding::HEXLOWER.encode(cells))
+}
+
+/// Returns true if two fingerprints stand for the same content.
+fn is_same_content(then: Option<&str>, now: Option<&str>) -> bool {
+    let cells = |fingerprint: Option<&str>| {
+        let cells = fingerprint?.strip_prefix(COARSE_PREFIX)?;
+        data_encoding::HEXLOWER.decode(cells.as_bytes()).ok()
+    };
+    match (cells(then), cells(now)) {
+        (Some(then), Some(now)) if then.len() == now.len() => {
+            let pairs = then.iter().zip(&now);
+            let changed = pairs.filter(|(then, now)| then.abs_diff(**now) >= MIN_CELL_CHANGE).count();
+            changed * 16 <= then.len()
+        }
+        _ => then == now,
     }
 }
 

@@ -279,8 +279,8 @@ impl ComputerTool {
                 max_call_wait: self.max_call_wait,
             })
         });
-        let (bodies, guards, rules, doubts) =
-            (station.clone(), station.clone(), station.clone(), station.clone());
+        let (bodies, guards, rules, holds, doubts) =
+            (station.clone(), station.clone(), station.clone(), station.clone(), station.clone());
         let tool = Tool::function(name, description, move |ctx: ToolContext<C>, asked: A| {
             let station = bodies.clone();
             async move {
@@ -311,6 +311,14 @@ impl ComputerTool {
                 station.judge_call(&ctx, &actions, &checks).await
             }
         })
+        .on_hold(move |ctx: ToolContext<C>, asked: &A| {
+            let (station, asked) = (holds.clone(), asked.actions_and_checks());
+            async move {
+                if let Ok((actions, checks)) = asked {
+                    station.show_evidence(&ctx, &actions, &checks).await;
+                }
+            }
+        })
         .input_guardrail(ToolInputGuardrail::new("computer safety", move |ctx: ToolContext<C>| {
             let station = guards.clone();
             async move {
@@ -335,18 +343,11 @@ impl ComputerTool {
         let tool = match self.approval_rule.clone() {
             None => tool,
             Some(rule) => {
-                let shows = station.clone();
+                let refusals = station.clone();
                 tool.needs_approval_if_async(move |ctx: ToolContext<C>, asked: &A| {
-                    let actions = asked.actions_and_checks().map(|(actions, _)| actions);
-                    let (asks, station) =
-                        (actions.as_ref().is_ok_and(|actions| rule(actions)), shows.clone());
-                    async move {
-                        if let (true, Ok(actions)) = (asks, actions) {
-                            // A call that is refused anyway is not asked about.
-                            return station.ask_person(&ctx, &actions).await;
-                        }
-                        false
-                    }
+                    let asks = asked.actions_and_checks().is_ok_and(|(actions, _)| rule(&actions));
+                    // A call that is refused anyway is not asked about.
+                    std::future::ready(asks && !refusals.is_refused(&ctx))
                 })
             }
         };

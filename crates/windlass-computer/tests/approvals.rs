@@ -15,13 +15,14 @@ use paper::{
     output_of,
 };
 use serde_json::{Value, json};
-use support::hostile::{CLICK_TRAPS, SeededNumbers, add_click_trap};
+use support::hostile::{CLICK_TRAPS, SeededNumbers, add_click_trap, hostile_seeds};
 use support::{TestPageServer, point_at, poll_until, start_browser};
+use windlass::agent::Agent;
 use windlass::artefact::fetch_media;
 use windlass::core::item::OutputContent;
-use windlass::model::ScriptedResponse;
+use windlass::model::{ScriptedModel, ScriptedResponse};
 use windlass::store::{MemoryStore, Store};
-use windlass::tool::fetch_evidence;
+use windlass::tool::{Tool, fetch_evidence};
 use windlass_computer::{
     ActionVerdict, Browser, BrowserOptions, Computer, ComputerTool, PausePolicy, PrivateNetworkPolicy,
     SafetyCheckDecision, TargetPlace,
@@ -37,7 +38,7 @@ async fn run_until_approval(
     pages: &TestPageServer,
     url: &str,
     actions: Value,
-) -> Option<(Arc<Browser>, windlass::agent::Agent, windlass::run::PausedRun)> {
+) -> Option<(Arc<Browser>, Agent, windlass::run::PausedRun)> {
     pages.add("shop", SHOP);
     let browser = Arc::new(start_browser(BrowserOptions::default()).await?);
     browser.navigate(url).await.expect("the page opens");
@@ -118,7 +119,7 @@ async fn a_hostile_site_gets_no_click_by_any_trap() {
     let pages = TestPageServer::serve().await;
     let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
     let browser = Arc::new(browser);
-    for seed in 0..2 {
+    for seed in hostile_seeds(2) {
         let mut numbers = SeededNumbers(seed);
         for name in CLICK_TRAPS {
             let url = add_click_trap(&pages, &mut numbers, name);
@@ -259,6 +260,97 @@ async fn a_person_is_shown_the_address_the_element_and_the_picture() {
     assert_eq!(evidence.details["picture"], picture.digest().to_string());
     assert!(evidence.summary.contains(&picture.digest().to_string()));
     browser.close().await;
+}
+
+/// Runs an agent with a tool that waits for the approval of a click, and returns the evidence of the call.
+async fn run_to_evidence(tool: Tool) -> (Agent, windlass::run::PausedRun, windlass::tool::CallEvidence) {
+    let click = computer_call("c1", json!([click_action(1, 2)]));
+    let agent =
+        Agent::new("clerk").model(ScriptedModel::new([click, ScriptedResponse::text("done")])).tools(tool);
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let run = agent.run("go").store(store.clone()).run_id("shown");
+    let paused = run.await.expect("the run pauses").into_paused().expect("it waits");
+    let call = paused.pending_calls()[0].path.clone();
+    let evidence = fetch_evidence(&*store, &"shown".into(), &call).await.expect("the store answers");
+    (agent, paused, evidence.expect("the tool saved it"))
+}
+
+#[tokio::test]
+async fn whoever_requires_an_approval_the_person_sees_the_screen_and_the_click_is_bound_to_it() {
+    let gates: [fn(Tool) -> Tool; 6] = [
+        Tool::needs_approval,
+        Tool::needs_approval_each_time,
+        |tool| tool.needs_approval_if(|_: &windlass_computer::ComputerCall| true),
+        |tool| tool.needs_approval_unless(|_| Some(false)),
+        |tool| tool.also_needs_approval_each_time_if(|_| true),
+        |tool| tool.needs_approval_each_time().also_needs_approval_each_time_if(|_| true),
+    ];
+    for (place, gate) in gates.into_iter().enumerate() {
+        for (later, expected) in [("button \"Pay €40\"", 1), ("button \"Pay €4000\"", 0)] {
+            let paper = RecordingComputer::default();
+            paper.show_element("button \"Pay €40\"");
+            let tool = gate(ComputerTool::with_computer(Arc::new(paper.clone())).screen_tool());
+            let (agent, mut paused, evidence) = run_to_evidence(tool).await;
+            assert!(evidence.summary.contains("button \"Pay €40\""), "{place}: {}", evidence.summary);
+            assert!(evidence.picture.is_some(), "{place}");
+            // The person decides within a moment, and the screen changes meanwhile.
+            paper.show_element(later);
+            paused.approve("c1").expect("a person approves");
+            let outcome = agent.resume(paused).await.expect("the run ends");
+            let told = output_of(&outcome, "c1").text().into_owned();
+            assert_eq!(paper.operations().len(), expected, "{place}: {told}");
+            let is_refused = told.contains("the element was button \"Pay €40\"");
+            assert_eq!(is_refused, expected == 0, "{place}: {told}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_picture_shows_what_the_approval_is_bound_to() {
+    let paper = RecordingComputer::default();
+    paper.show_element("button \"Cancel\"");
+    // The page is replaced after it was described, before its picture is taken.
+    paper.later_elements.lock().expect("no panic").push_back("button \"Pay €40\"".to_owned());
+    let tool = ComputerTool::with_computer(Arc::new(paper.clone())).screen_tool().needs_approval();
+    let (agent, mut paused, evidence) = run_to_evidence(tool).await;
+    assert!(evidence.summary.contains("button \"Pay €40\""), "{}", evidence.summary);
+    paused.approve("c1").expect("a person approves");
+    agent.resume(paused).await.expect("the run ends");
+    assert_eq!(paper.operations(), ["click (1, 2) 1"]);
+
+    // A screen that never comes to rest is not approved by a picture of something else.
+    let paper = RecordingComputer::default();
+    let endless = (0..100).map(|number| format!("button \"{number}\""));
+    paper.later_elements.lock().expect("no panic").extend(endless);
+    let tool = ComputerTool::with_computer(Arc::new(paper.clone())).screen_tool().needs_approval();
+    let (agent, mut paused, evidence) = run_to_evidence(tool).await;
+    assert!(evidence.summary.contains("did not come to rest"), "{}", evidence.summary);
+    paused.approve("c1").expect("a person approves");
+    agent.resume(paused).await.expect("the run ends");
+    assert!(paper.operations().is_empty());
+}
+
+/// A caret that blinks changes the picture around it and back.
+#[tokio::test(start_paused = true)]
+async fn a_blinking_caret_refuses_no_approved_click() {
+    for (fingerprints, phase, clicks) in
+        [(["dark", "light"], 0, 1), (["dark", "light"], 1, 1), (["other", "another"], 0, 0)]
+    {
+        let paper = RecordingComputer::default();
+        paper.fingerprints.lock().expect("no panic").extend(["dark".to_owned(), "light".to_owned()]);
+        let tool = ComputerTool::with_computer(Arc::new(paper.clone())).screen_tool().needs_approval();
+        let (agent, mut paused, _) = run_to_evidence(tool).await;
+        {
+            // The phase of the caret is another one than the picture shows.
+            let mut phases = paper.fingerprints.lock().expect("no panic");
+            phases.clear();
+            phases.extend(fingerprints.map(str::to_owned));
+            phases.rotate_left(phase);
+        }
+        paused.approve("c1").expect("a person approves");
+        let outcome = agent.resume(paused).await.expect("the run ends");
+        assert_eq!(paper.operations().len(), clicks, "{}", output_of(&outcome, "c1").text());
+    }
 }
 
 #[tokio::test]

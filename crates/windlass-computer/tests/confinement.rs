@@ -115,7 +115,16 @@ async fn private_networks_are_out_of_reach_unless_they_are_listed() {
         pages.port
     );
     assert_eq!(browser.evaluate(&script).await.expect("the page asks"), 1);
-    assert_eq!(pages.requests(), Vec::<String>::new());
+    // Sockets are not intercepted, so that every form of an address has its rule.
+    for host in ["127.0.0.1", "2130706433", "localhost", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "0.0.0.0"] {
+        let script = format!(
+            "new Promise(done => {{ const socket = new WebSocket('ws://{host}:{}/socket'); socket.onopen = \
+             socket.onclose = () => done(1); }})",
+            pages.port
+        );
+        assert_eq!(browser.evaluate(&script).await.expect("the page asks"), 1, "{host}");
+        assert_eq!(pages.requests(), Vec::<String>::new(), "{host}");
+    }
     browser.close().await;
 
     for third_party in [ThirdPartyPolicy::AssetsOnly, ThirdPartyPolicy::AllowAll] {

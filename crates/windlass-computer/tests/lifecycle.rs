@@ -209,8 +209,12 @@ async fn or_the_model_is_shown_the_screen_and_told_that_nobody_knows() {
     let paper = RecordingComputer { hangs: true, ..RecordingComputer::default() };
     let tool =
         ComputerTool::with_computer(Arc::new(paper.clone())).in_doubt_policy(InDoubtPolicy::ShowScreen);
+    // The notice of the computer is `a note`.
+    let tool = tool.secret("word", "note");
     let (agent_with_tool, model, store) = journal_of_crashed_run(&tool, &paper).await;
     let outcome = agent_with_tool.recover("crash", store).await.expect("the run ends");
+    let told = output_of(&outcome, "c1").text().into_owned();
+    assert!(told.contains("a [secret]") && !told.contains("note"), "{told}");
     assert_eq!(outcome.output_text().expect("the run finished"), "done");
     assert_eq!(paper.operations().len(), 1, "nobody clicked again");
     assert!(output_of(&outcome, "c1").text().contains("is not done again"));

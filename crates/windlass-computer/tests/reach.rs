@@ -62,6 +62,22 @@ impl Drop for RunningBrowser {
 }
 
 #[tokio::test]
+async fn a_list_that_a_running_browser_cannot_keep_is_refused() {
+    let options = BrowserOptions {
+        allowed_sites: AllowedSites::only(["shop.example"]),
+        third_party: ThirdPartyPolicy::BlockAll,
+        ..BrowserOptions::default()
+    };
+    // Nobody listens there; the options are refused before.
+    let refused = Browser::connect("ws://127.0.0.1:1/", options.clone()).await.err().expect("it is refused");
+    assert!(refused.to_string().contains("cannot hold back sockets"), "{refused}");
+    options.validate().expect("a browser of our own can keep it");
+    let reachable = BrowserOptions { third_party: ThirdPartyPolicy::AssetsOnly, ..options };
+    let refused = Browser::connect("ws://127.0.0.1:1/", reachable).await.err().expect("nobody listens");
+    assert!(refused.to_string().contains("could not be reached"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_browser_that_runs_already_is_used_and_left_as_it_was() {
     let pages = TestPageServer::serve().await;
     let Some(ours) = start_browser(BrowserOptions::default()).await else { return };

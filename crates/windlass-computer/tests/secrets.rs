@@ -5,7 +5,7 @@
 #[path = "support/paper.rs"]
 mod paper;
 mod support;
-use support::hostile::{SECRET_TRAPS, SeededNumbers, add_secret_trap};
+use support::hostile::{SECRET_TRAPS, SeededNumbers, add_secret_trap, hostile_seeds};
 
 use std::sync::{Arc, Mutex};
 
@@ -128,7 +128,7 @@ async fn a_hostile_site_gets_no_secret_by_any_trap() {
     let pages = TestPageServer::serve().await;
     let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
     let browser = Arc::new(browser);
-    for seed in 0..3 {
+    for seed in hostile_seeds(3) {
         let mut numbers = SeededNumbers(seed);
         for name in SECRET_TRAPS {
             let trap = add_secret_trap(&pages, &mut numbers, name);
@@ -223,6 +223,66 @@ async fn a_secret_is_masked_in_addresses_and_black_in_pictures() {
     let pixels = decode_pixels(&picture.expect("a picture"));
     // The field and the text that the page made of it are black, the rest is not.
     assert_eq!([pixels(100, 55), pixels(60, 110), pixels(600, 600)], [[0, 0, 0], [0, 0, 0], [255, 255, 255]]);
+    browser.close().await;
+}
+
+/// A page shows the secret that it was given in a field or a dialog, without the text around it.
+#[tokio::test]
+async fn a_secret_within_another_text_is_black_in_pictures() {
+    let pages = TestPageServer::serve().await;
+    let page = pages.add(
+        "token",
+        "<style>body{margin:0;background:#fff}</style><input id=field aria-label=Token style='position:absolute;left:40px;top:40px;\
+         width:300px;height:30px;border:0;background:#fff'><p id=echo style='position:absolute;left:40px;top:100px;\
+         width:300px;height:40px;margin:0'></p><script>const show = text => echo.textContent = \
+         text.replace('Bearer ', ''); field.oninput = () => show(field.value); onkeydown = event => { if (event.key \
+         === 'F9') setTimeout(() => show(prompt('Which token?'))); }</script>",
+    );
+    let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
+    let browser = Arc::new(browser);
+    let tool = ComputerTool::with_computer(browser.clone()).secret("token", ComputerSecret::new(PASSWORD));
+    let pages_tool: windlass::tool::Tool = tool.page_tool();
+    let browser_tool: windlass::tool::Tool = tool.browser_tool();
+    let typed = "Bearer {{secret:token}}";
+    for is_dialog in [false, true] {
+        browser.navigate(&page).await.expect("the page opens");
+        let found = browser.find_elements("Token").await.expect("it is found");
+        let is_reference = |word: &&str| {
+            word.strip_prefix('e')
+                .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|one| one.is_ascii_digit()))
+        };
+        let element =
+            found.split(|letter: char| !letter.is_alphanumeric()).find(is_reference).expect("a reference");
+        let entering = match is_dialog {
+            false => vec![ScriptedResponse::call(
+                "c2",
+                "page",
+                json!({ "op": "fill", "element": element, "value": typed }),
+            )],
+            true => vec![
+                computer_call("c1", json!([click_action(100, 55), { "type": "keypress", "keys": ["F9"] }])),
+                ScriptedResponse::call(
+                    "c2",
+                    "browser",
+                    json!({ "op": "answer_dialog", "accept": true, "text": typed }),
+                ),
+            ],
+        };
+        let model =
+            windlass::model::ScriptedModel::new(entering.into_iter().chain([ScriptedResponse::text("done")]));
+        let agent = windlass::agent::Agent::new("clerk")
+            .model(model)
+            .tools(tool.screen_tool())
+            .tools(pages_tool.clone())
+            .tools(browser_tool.clone());
+        let outcome = agent.run("go").await.expect("the run ends");
+        let told = output_of(&outcome, "c2").text().into_owned();
+        let shown = async || browser.evaluate("echo.textContent").await.ok() == Some(json!(PASSWORD));
+        assert!(support::poll_until(shown).await, "the page shows the secret alone: {told}");
+        let picture = browser.screenshot().await.expect("a picture");
+        let pixels = decode_pixels(picture.as_base64());
+        assert_eq!([pixels(60, 110), pixels(600, 600)], [[0, 0, 0], [255, 255, 255]], "{told}");
+    }
     browser.close().await;
 }
 

@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use support::hostile::{SeededNumbers, WAYS_OUT, add_visit_lure};
+use support::hostile::{SeededNumbers, WAYS_OUT, add_visit_lure, hostile_seeds};
 use support::{TestPageServer, point_at, poll_until, start_browser, take_screenshot};
 use windlass_computer::{
     AllowedSites, Browser, BrowserOptions, Computer, HistoryNavigation, KeyChord, MouseButton,
@@ -153,17 +153,11 @@ struct LuredVisits {
     refused: Vec<String>,
 }
 
-/// Number of seeds that a hostile site is drawn from; `WINDLASS_HOSTILE_SEEDS` sets another one.
-fn hostile_seeds() -> std::ops::Range<u64> {
-    let seeds = std::env::var("WINDLASS_HOSTILE_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    0..seeds.unwrap_or(1)
-}
-
 #[tokio::test]
 async fn a_hostile_site_takes_no_visitor_away_by_any_lure() {
     let pages = TestPageServer::serve().await;
     let Some(browser) = restricted_browser(&pages, ThirdPartyPolicy::AllowAll).await else { return };
-    let lured = spring_lures(&pages, &browser, hostile_seeds()).await;
+    let lured = spring_lures(&pages, &browser, hostile_seeds(1)).await;
     assert_eq!(lured.reached, Vec::<String>::new());
     assert_eq!(requests_to_unlisted(&pages), BTreeSet::new());
     browser.close().await;
@@ -174,7 +168,7 @@ async fn a_hostile_site_takes_no_visitor_away_by_any_lure() {
 async fn without_a_list_every_lure_works() {
     let pages = TestPageServer::serve().await;
     let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
-    let lured = spring_lures(&pages, &browser, hostile_seeds()).await;
+    let lured = spring_lures(&pages, &browser, hostile_seeds(1)).await;
     assert_eq!(lured.refused, Vec::<String>::new());
     browser.close().await;
 }

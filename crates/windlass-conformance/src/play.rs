@@ -251,6 +251,9 @@ impl ScenarioPlayer {
         run = run.max_turns(
             u32::try_from(self.run_spec.count_field("max_turns").unwrap_or(10)).unwrap_or(u32::MAX),
         );
+        if let Some(drain) = self.run_spec.count_field("drain_ms") {
+            run = run.drain_timeout(Duration::from_millis(drain));
+        }
         if let Some(limit) = self.run_spec.count_field("concurrency") {
             run = run.max_concurrent_calls(usize::try_from(limit).unwrap_or(usize::MAX));
         }

@@ -118,6 +118,7 @@ fn differences_between_siblings_are_explained() {
         "no_start_after_failure",
         "enabled_before_body",
         "withheld_output_kept",
+        "started_calls_kept",
         "limit_covers_nested",
     ];
     let known = read("differences.json");

@@ -317,6 +317,35 @@ pub struct BudgetQuery<'a> {
     /// Paths of the agents whose requests this process has sent and that are not answered. Reservations of others were
     /// left behind by a process that died, and count as spent.
     pub under_way: &'a [Vec<CallId>],
+    /// The spending of the session's other runs, if it was read after the run had started. It replaces
+    /// [`SessionBudget::spent_before`].
+    pub spent_by_others: Option<BudgetSpending>,
+    /// True for a summary, which is made beside the reserved request of its agent: the unknown cost of that request is no
+    /// reason to refuse it.
+    pub is_summary: bool,
+}
+
+/// The place of a request among the agents that share a budget.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BudgetPosition<'a> {
+    /// The agents whose calls lead to the agent of the request, outermost first. Each of them may have to give a last
+    /// answer, for which room is kept.
+    pub callers: &'a [AgentName],
+    /// The budget that the agent of the request has reached, if the request is for its last answer.
+    pub last_answer: Option<&'a ReachedBudget>,
+}
+
+impl BudgetPosition<'_> {
+    /// Returns the number of callers that a budget covers.
+    fn callers_in(&self, scope: &BudgetScope) -> u64 {
+        let outside = match scope {
+            BudgetScope::Run | BudgetScope::Session => 0,
+            BudgetScope::Agent(agent) => {
+                self.callers.iter().position(|caller| caller == agent).unwrap_or(self.callers.len())
+            }
+        };
+        (self.callers.len() - outside) as u64
+    }
 }
 
 /// The amounts that a run and its nested agents have reserved and spent.
@@ -381,8 +410,7 @@ impl BudgetLedger {
     /// Returns what the runs of the session have spent, this one included.
     pub fn spent_by_session(&self) -> BudgetSpending {
         let mut spent = self.session_budget.as_ref().map(|session| session.spent_before).unwrap_or_default();
-        spent.add(&self.spent);
-        spent.add(&self.reserved());
+        spent.add(&self.committed());
         spent
     }
 
@@ -409,8 +437,15 @@ impl BudgetLedger {
         Some(limit.saturating_add(self.granted(&BudgetScope::Session, resource).0))
     }
 
+    /// Returns what the run and its nested agents have spent, and reserved for requests that are not answered.
+    pub fn committed(&self) -> BudgetSpending {
+        let mut committed = self.spent;
+        committed.add(&self.reserved());
+        committed
+    }
+
     /// Checks a request against all budgets.
-    pub fn check(&self, query: &BudgetQuery<'_>) -> BudgetVerdict {
+    pub fn check(&self, query: &BudgetQuery<'_>, position: BudgetPosition<'_>) -> BudgetVerdict {
         let run = self.budget.as_ref().map(|budget| (BudgetScope::Run, budget));
         let session = self.session_budget.as_ref().map(|session| (BudgetScope::Session, &session.budget));
         let agents =
@@ -419,7 +454,7 @@ impl BudgetLedger {
         for (scope, budget) in run.into_iter().chain(session).chain(agents) {
             for resource in BudgetResource::ALL {
                 let Some(limit) = budget.limit_of(resource) else { continue };
-                match self.check_limit(&scope, budget.on_reached, resource, limit, query) {
+                match self.check_limit(&scope, budget.on_reached, (resource, limit), query, position) {
                     BudgetVerdict::Allowed => {}
                     BudgetVerdict::WaitForOthers => verdict = BudgetVerdict::WaitForOthers,
                     reached @ BudgetVerdict::Reached(..) => return reached,
@@ -433,39 +468,68 @@ impl BudgetLedger {
         &self,
         scope: &BudgetScope,
         reaction: OnBudgetReached,
-        resource: BudgetResource,
-        limit: u64,
+        (resource, limit): (BudgetResource, u64),
         query: &BudgetQuery<'_>,
+        position: BudgetPosition<'_>,
     ) -> BudgetVerdict {
+        let finishes = reaction == OnBudgetReached::Finish;
+        if finishes && resource == BudgetResource::Time && position.last_answer.is_some() {
+            // Time passes by itself: a limit on it is always reached before the last answer.
+            return BudgetVerdict::Allowed;
+        }
         let (granted, accepted) = self.granted(scope, resource);
         let limit = limit.saturating_add(granted);
-        let mut used = self.spent_in(scope, query.active_ms);
+        let mut used = self.spent_in(scope, query);
         let mut under_way = BudgetSpending::default();
         for open in self.reservations.iter().filter(|open| open.is_in(scope)) {
             let is_own = open.path == query.path;
             let is_alive = !is_own && query.under_way.contains(&open.path);
-            if is_alive { &mut under_way } else { &mut used }.add(&open.estimate);
+            let mut estimate = open.estimate;
+            if is_own && query.is_summary {
+                estimate.unpriced_requests = 0;
+            }
+            if is_alive { &mut under_way } else { &mut used }.add(&estimate);
         }
-        let unpriced = match resource {
-            BudgetResource::Cost => used.unpriced_requests.saturating_sub(accepted),
-            _ => 0,
+        // A last answer may be given although the cost of the requests before it is unknown. Another one waits for it.
+        let known_before = position.last_answer.filter(|_| finishes);
+        let accepted = match known_before {
+            Some(reached) if reached.scope == *scope && reached.resource == BudgetResource::Cost => {
+                accepted.saturating_add(reached.unpriced_requests)
+            }
+            // Another limit was reached first, so that nobody counted what was unknown here.
+            Some(_) => u64::MAX,
+            None => accepted,
+        };
+        let (unpriced, unpriced_under_way) = match resource {
+            BudgetResource::Cost => {
+                (used.unpriced_requests.saturating_sub(accepted), under_way.unpriced_requests)
+            }
+            _ => (0, 0),
         };
         let spent = used.amount_of(resource);
-        // A run that finishes keeps room for its last answer.
-        let answers = if reaction == OnBudgetReached::Finish { 2 } else { 1 };
+        // Room is kept for the last answer of the agent, and of each caller.
+        let answers = match (finishes, position.last_answer) {
+            (false, _) => 1,
+            (true, None) => 2 + position.callers_in(scope),
+            (true, Some(_)) => 1 + position.callers_in(scope),
+        };
         let needed = query.estimate.amount_of(resource).max(1).saturating_mul(answers);
         if unpriced > 0 || spent.saturating_add(needed) > limit {
             let reached =
                 ReachedBudget { scope: scope.clone(), resource, limit, spent, unpriced_requests: unpriced };
             return BudgetVerdict::Reached(reached, reaction);
         }
-        if spent.saturating_add(under_way.amount_of(resource)).saturating_add(needed) > limit {
+        let waits_for_price = known_before.is_some() && unpriced_under_way > 0;
+        if waits_for_price
+            || spent.saturating_add(under_way.amount_of(resource)).saturating_add(needed) > limit
+        {
             return BudgetVerdict::WaitForOthers;
         }
         BudgetVerdict::Allowed
     }
 
-    fn spent_in(&self, scope: &BudgetScope, active_ms: u64) -> BudgetSpending {
+    fn spent_in(&self, scope: &BudgetScope, query: &BudgetQuery<'_>) -> BudgetSpending {
+        let active_ms = query.active_ms;
         let mut spent = match scope {
             BudgetScope::Run => BudgetSpending { active_ms, ..self.spent },
             BudgetScope::Session => BudgetSpending { active_ms, ..self.spent },
@@ -478,7 +542,7 @@ impl BudgetLedger {
             },
         };
         if let (BudgetScope::Session, Some(session)) = (scope, &self.session_budget) {
-            spent.add(&session.spent_before);
+            spent.add(&query.spent_by_others.unwrap_or(session.spent_before));
         }
         spent
     }

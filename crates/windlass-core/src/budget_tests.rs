@@ -10,7 +10,16 @@ fn request(tokens: u64) -> BudgetSpending {
 
 fn check(ledger: &BudgetLedger, own: &[CallId], tokens: u64, under_way: &[Vec<CallId>]) -> BudgetVerdict {
     let estimate = request(tokens);
-    ledger.check(&BudgetQuery { path: own, agent_budgets: &[], estimate, active_ms: 0, under_way })
+    let query = BudgetQuery {
+        path: own,
+        agent_budgets: &[],
+        estimate,
+        active_ms: 0,
+        under_way,
+        spent_by_others: None,
+        is_summary: false,
+    };
+    ledger.check(&query, BudgetPosition::default())
 }
 
 #[test]
@@ -53,6 +62,86 @@ fn a_run_that_finishes_keeps_room_for_its_last_answer() {
     assert_eq!(check(&ledger, &[], 0, &[]), BudgetVerdict::Allowed);
     ledger.spend(&[], &[], &Usage::of_tokens(1, 1), true);
     assert!(matches!(check(&ledger, &[], 0, &[]), BudgetVerdict::Reached(_, OnBudgetReached::Finish)));
+}
+
+#[test]
+fn a_last_answer_is_checked_and_leaves_room_for_those_of_the_callers() {
+    let mut ledger = BudgetLedger::new(Some(SpendingBudget::new().requests(4).finish()), None);
+    let callers = ["front".into()];
+    let check_at = |ledger: &BudgetLedger, last_answer: Option<&ReachedBudget>, under_way: &[Vec<CallId>]| {
+        let query = BudgetQuery {
+            path: &path(&["b"]),
+            agent_budgets: &[],
+            estimate: request(0),
+            active_ms: 0,
+            under_way,
+            spent_by_others: None,
+            is_summary: false,
+        };
+        ledger.check(&query, BudgetPosition { callers: &callers, last_answer })
+    };
+    ledger.spend(&[], &[], &Usage::of_tokens(1, 1), true);
+    assert_eq!(check_at(&ledger, None, &[]), BudgetVerdict::Allowed);
+    ledger.reserve(&path(&["a"]), vec!["clerk".into()], request(0), 0);
+    let sent = [path(&["a"])];
+    assert_eq!(check_at(&ledger, None, &sent), BudgetVerdict::WaitForOthers);
+    ledger.spend(&path(&["a"]), &["clerk".into()], &Usage::of_tokens(1, 1), true);
+    let BudgetVerdict::Reached(reached, OnBudgetReached::Finish) = check_at(&ledger, None, &[]) else {
+        panic!("no request but a last answer fits")
+    };
+    assert_eq!(check_at(&ledger, Some(&reached), &[]), BudgetVerdict::Allowed);
+    ledger.spend(&path(&["b"]), &["clerk".into()], &Usage::of_tokens(1, 1), true);
+    // What is left is for the last answer of the caller.
+    assert!(matches!(check_at(&ledger, Some(&reached), &[]), BudgetVerdict::Reached(..)));
+}
+
+#[test]
+fn a_last_answer_of_unknown_cost_is_given_once() {
+    let mut ledger = BudgetLedger::new(Some(SpendingBudget::new().cost(1.0).finish()), None);
+    fn query(under_way: &[Vec<CallId>]) -> BudgetQuery<'_> {
+        BudgetQuery {
+            path: &[],
+            agent_budgets: &[],
+            estimate: BudgetSpending { unpriced_requests: 1, ..request(0) },
+            active_ms: 0,
+            under_way,
+            spent_by_others: None,
+            is_summary: false,
+        }
+    }
+    ledger.spend(&[], &[], &Usage::of_tokens(1, 1), true);
+    let BudgetVerdict::Reached(reached, _) = ledger.check(&query(&[]), BudgetPosition::default()) else {
+        panic!("an unknown cost reaches the limit")
+    };
+    let last = BudgetPosition { callers: &[], last_answer: Some(&reached) };
+    assert_eq!(ledger.check(&query(&[]), last), BudgetVerdict::Allowed);
+    ledger.reserve(&path(&["a"]), Vec::new(), query(&[]).estimate, 0);
+    let sent = [path(&["a"])];
+    assert_eq!(ledger.check(&query(&sent), last), BudgetVerdict::WaitForOthers);
+    ledger.spend(&path(&["a"]), &[], &Usage::of_tokens(1, 1), true);
+    assert!(matches!(ledger.check(&query(&[]), last), BudgetVerdict::Reached(..)));
+}
+
+#[test]
+fn the_unknown_cost_of_a_request_refuses_no_summary_beside_it() {
+    let mut ledger = BudgetLedger::new(Some(SpendingBudget::new().cost(1.0)), None);
+    let own = path(&["a"]);
+    let estimate = BudgetSpending { unpriced_requests: 1, ..request(0) };
+    ledger.reserve(&own, vec!["clerk".into()], estimate, 0);
+    let check = |is_summary| {
+        let query = BudgetQuery {
+            path: &own,
+            agent_budgets: &[],
+            estimate: BudgetSpending { cost_nanos: 1_000, ..request(0) },
+            active_ms: 0,
+            under_way: std::slice::from_ref(&own),
+            spent_by_others: None,
+            is_summary,
+        };
+        ledger.check(&query, BudgetPosition::default())
+    };
+    assert_eq!(check(true), BudgetVerdict::Allowed);
+    assert!(matches!(check(false), BudgetVerdict::Reached(..)));
 }
 
 #[test]

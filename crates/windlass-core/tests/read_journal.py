@@ -73,9 +73,12 @@ def read_calls(records):
     """Returns every call: its path, its tool, its status, and its output."""
     calls = {}
     open_calls = {}
+    effects, agents, active = set(), set(), set()
     for record in records:
         path = tuple(record.get("path", []))
         (kind, entry), = ((name, value) for name, value in record.items() if name not in ("at", "path"))
+        if kind in ("call_held", "call_started", "call_body_ended", "call_settled", "handoff_recorded"):
+            active.add(path)
         if kind == "model_responded":
             open_calls[path] = [path + (planned["call"],) for planned in entry.get("calls", [])]
             asked = [item for item in entry["items"] if item["type"] == "call"]
@@ -84,6 +87,11 @@ def read_calls(records):
                 covers = "covered" if planned["digest"] == digest(tool, item["arguments"]) else "other"
                 call = {"tool": tool, "covers": covers, "status": "open", "output": None}
                 calls[path + (planned["call"],)] = call
+                execute = planned.get("execute", "pure")
+                if isinstance(execute, dict) and execute.get("body") == "agent":
+                    agents.add(path + (planned["call"],))
+                elif (execute if isinstance(execute, str) else execute["effect"]) != "pure":
+                    effects.add(path + (planned["call"],))
         elif kind == "call_held":
             reason = entry["reason"]
             if isinstance(reason, dict):
@@ -109,6 +117,14 @@ def read_calls(records):
                         status = "output_withheld"
                         text = (
                             "The call was executed. Its output was withheld, because the checks of it did not finish."
+                        )
+                    elif calls[call]["status"] in ("started", "waits (in_doubt)") and (
+                        call in effects or (call in agents and call in active)
+                    ):
+                        status = "cancelled"
+                        text = (
+                            "The call ended without a result, and it is not known whether it took effect. "
+                            "Do not repeat it without checking."
                         )
                     else:
                         status, text = "cancelled", "The call was stopped before it finished."

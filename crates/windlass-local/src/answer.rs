@@ -1,10 +1,10 @@
 //! The JSON format of a model's response: a tool call with arguments, or an answer.
 
 use serde_json::{Map, Value, json};
-use windlass::core::item::Item;
+use windlass::core::item::{CallKind, Item, ToolCall};
 use windlass::model::{ModelRequest, ToolChoice, ToolDefinition};
 
-use crate::prompt::offered_functions;
+use crate::prompt::{offered_functions, offered_name};
 
 /// A response that is not in the requested format. Constrained decoding prevents this except for truncated
 /// responses.
@@ -17,12 +17,12 @@ pub struct AnswerFormatError(String);
 /// A response is `{"tool": NAME, "arguments": {…}}` for one of the tools and handoffs, or `{"answer": …}`, which
 /// is text or matches the schema of the agent's output.
 pub fn response_schema(request: &ModelRequest<'_>) -> Value {
-    let calls = offered_functions(request).map(call_schema);
+    let tools = offered_functions(request);
     let choice = request.settings.tool_choice.as_ref();
     let mut forms: Vec<Value> = match choice {
         Some(ToolChoice::None) => Vec::new(),
-        Some(ToolChoice::Tool(name)) => calls.filter(|call| called_tool(call) == Some(name)).collect(),
-        Some(ToolChoice::Auto | ToolChoice::Required) | None => calls.collect(),
+        Some(ToolChoice::Tool(name)) => tools.filter(|tool| *tool.name == **name).map(call_schema).collect(),
+        Some(ToolChoice::Auto | ToolChoice::Required) | None => tools.map(call_schema).collect(),
     };
     let must_call = matches!(choice, Some(ToolChoice::Required | ToolChoice::Tool(_))) && !forms.is_empty();
     if !must_call {
@@ -49,11 +49,8 @@ fn insert_definitions(mut schema: Value, definitions: Map<String, Value>) -> Val
 }
 
 fn call_schema(tool: &ToolDefinition) -> Value {
-    object_schema([("tool", json!({ "const": tool.name })), ("arguments", (*tool.parameters).clone())])
-}
-
-fn called_tool(call: &Value) -> Option<&str> {
-    call.pointer("/properties/tool/const")?.as_str()
+    let name = offered_name(tool.namespace.as_deref(), &tool.name);
+    object_schema([("tool", json!({ "const": name })), ("arguments", (*tool.parameters).clone())])
 }
 
 fn object_schema<const N: usize>(fields: [(&str, Value); N]) -> Value {
@@ -91,17 +88,37 @@ fn hoist_definitions(form: &mut Value, number: usize, definitions: &mut Map<Stri
     }
 }
 
-/// Parses a response into items. `call` becomes the id of the call if the response is one.
-pub fn parse_items(text: &str, call: &str) -> Result<Vec<Item>, AnswerFormatError> {
+/// Parses the response to a request into items. `call` becomes the id of the call if the response is one.
+pub fn parse_items(
+    text: &str,
+    call: &str,
+    request: &ModelRequest<'_>,
+) -> Result<Vec<Item>, AnswerFormatError> {
     let answer: Value = serde_json::from_str(text).map_err(|error| AnswerFormatError(error.to_string()))?;
     if let (Some(Value::String(tool)), Some(arguments)) = (answer.get("tool"), answer.get("arguments")) {
-        return Ok(vec![Item::call(call, tool, arguments.to_string())]);
+        let (namespace, name) = resolve_tool_name(request, tool);
+        let (id, arguments) = (call.into(), arguments.to_string());
+        let kind = CallKind::Function;
+        let call = ToolCall { id, name, namespace, arguments, item_id: None, kind, provider_data: None };
+        return Ok(vec![Item::Call(call)]);
     }
     match answer.get("answer") {
         Some(Value::String(said)) => Ok(vec![Item::assistant(said)]),
         Some(shaped) => Ok(vec![Item::assistant(shaped.to_string())]),
         None => Err(AnswerFormatError("it has neither `tool` nor `answer`".to_owned())),
     }
+}
+
+/// Returns the namespace and the name of the offered tool that the model calls by this name.
+fn resolve_tool_name(request: &ModelRequest<'_>, called: &str) -> (Option<String>, String) {
+    let is_bare = |tool: &ToolDefinition| tool.namespace.is_none() && *tool.name == *called;
+    let is_called = |tool: &&ToolDefinition| offered_name(tool.namespace.as_deref(), &tool.name) == called;
+    if !offered_functions(request).any(is_bare)
+        && let Some(tool) = offered_functions(request).find(is_called)
+    {
+        return (tool.namespace.as_deref().map(str::to_owned), tool.name.to_string());
+    }
+    (None, called.to_owned())
 }
 
 /// Returns the answer's text so far from a response that is still being generated.

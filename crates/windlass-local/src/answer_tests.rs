@@ -17,6 +17,46 @@ fn offered_tool(name: &str, parameters: Value) -> ToolDefinition {
     }
 }
 
+/// Returns a request with these tools.
+fn with_request<T>(tools: &[ToolDefinition], use_it: impl FnOnce(&ModelRequest<'_>) -> T) -> T {
+    use_it(&ModelRequest {
+        agent: &"desk".into(),
+        turn: 1,
+        instructions: None,
+        input: &[],
+        tools,
+        deferred_tools: &[],
+        handoffs: &[],
+        settings: &ModelSettings::default(),
+        output_schema: None,
+        previous_response_id: None,
+        conversation_id: None,
+    })
+}
+
+fn parse(text: &str, call: &str) -> Result<Vec<Item>, AnswerFormatError> {
+    with_request(&[], |request| parse_items(text, call, request))
+}
+
+/// A tool with a namespace is called by both, and its call has them apart.
+#[test]
+fn a_tool_with_a_namespace_can_be_called() {
+    let schema = json!({ "type": "object", "properties": {} });
+    let find = ToolDefinition { namespace: Some("mail".into()), ..offered_tool("find", schema.clone()) };
+    let other = ToolDefinition { namespace: Some("files".into()), ..offered_tool("find", schema.clone()) };
+    with_request(&[other, find, offered_tool("pay", schema)], |request| {
+        let shape = response_schema(request);
+        let text = json!({ "tool": "mail__find", "arguments": {} });
+        assert!(is_valid(&shape, text.clone()));
+        assert!(!is_valid(&shape, json!({ "tool": "find", "arguments": {} })));
+        let items = parse_items(&text.to_string(), "c1", request).expect("a call");
+        let [Item::Call(call)] = items.as_slice() else { panic!("a call: {items:?}") };
+        assert_eq!((call.namespace.as_deref(), call.name.as_str()), (Some("mail"), "find"));
+        let items = parse_items(r#"{"tool":"pay","arguments":{}}"#, "c1", request).expect("a call");
+        assert_eq!(items, [Item::call("c1", "pay", "{}")]);
+    });
+}
+
 fn schema_for(choice: Option<ToolChoice>, output: Option<&OutputSchema>) -> Value {
     let size = json!({ "type": "string", "enum": ["small", "large"] });
     let parameters = json!({
@@ -87,16 +127,16 @@ fn a_typed_answer_has_its_shape() {
     let shape = schema_for(None, Some(&output));
     assert!(is_valid(&shape, json!({ "answer": { "n": 3 } })));
     assert!(!is_valid(&shape, json!({ "answer": "three" })));
-    assert_eq!(parse_items(r#"{"answer":{"n":3}}"#, "c"), Ok(vec![Item::assistant(r#"{"n":3}"#)]));
+    assert_eq!(parse(r#"{"answer":{"n":3}}"#, "c"), Ok(vec![Item::assistant(r#"{"n":3}"#)]));
 }
 
 #[test]
 fn what_came_is_read() {
-    assert_eq!(parse_items(r#"{"answer":"Hi."}"#, "c"), Ok(vec![Item::assistant("Hi.")]));
-    let call = parse_items(r#"{"tool": "cut", "arguments": {"size": "small"}}"#, "c7");
+    assert_eq!(parse(r#"{"answer":"Hi."}"#, "c"), Ok(vec![Item::assistant("Hi.")]));
+    let call = parse(r#"{"tool": "cut", "arguments": {"size": "small"}}"#, "c7");
     assert_eq!(call, Ok(vec![Item::call("c7", "cut", r#"{"size":"small"}"#)]));
     for cut_off in ["", "{\"answer\":\"Hel", "{}", "[]", "{\"tool\":\"cut\"}"] {
-        assert!(parse_items(cut_off, "c").is_err(), "{cut_off}");
+        assert!(parse(cut_off, "c").is_err(), "{cut_off}");
     }
 }
 
@@ -128,7 +168,7 @@ fn fuzz_answers_are_refused_or_read() {
         "fuzz_answers_are_refused_or_read",
         |input| {
             let text = String::from_utf8_lossy(input);
-            let _ = parse_items(&text, "c1");
+            let _ = parse(&text, "c1");
             let _ = partial_text(&text);
         },
     );

@@ -10,7 +10,7 @@ use windlass::core::item::Item;
 use windlass::core::usage::Usage;
 use windlass::model::{
     DeltaSink, FinishReason, LengthLimitPolicy, Model, ModelError, ModelErrorKind, ModelRequest,
-    ModelResponse, ModelSettings, ResponseDetails,
+    ModelResponse, ModelSettings, PromptCaching, ResponseDetails, ToolSearchPlace,
 };
 
 use crate::engine::{GenerationError, GenerationOutput, GenerationRequest, InferenceEngine, ReadPrompts};
@@ -220,7 +220,7 @@ impl Model for LocalModel {
         let (written, stopped_at) = written?;
         let number = self.call_counter.fetch_add(1, Ordering::Relaxed);
         let call = format!("call-{}-{}-{number}", request.turn, request.input.len());
-        respond_with(&written, stopped_at, settings, &call)
+        respond_with(&written, stopped_at, &request, &call)
     }
 
     fn context_window(&self) -> Option<u64> {
@@ -249,7 +249,14 @@ fn check_settings(settings: &ModelSettings) -> Result<(), ModelError> {
         [("extra", settings.extra.is_empty()), ("replaced_fields", settings.replaced_fields.is_empty())];
     let provider_fields = provider_fields.into_iter().filter(|(_, is_empty)| !is_empty).map(|(name, _)| name);
     let mut names = settings.setting_names().into_iter().chain(provider_fields);
-    match names.find(|name| !SUPPORTED_SETTINGS.contains(name)) {
+    // The defaults in words are nothing that an engine must have: tools are searched in this library, and the engine
+    // keeps the prompts that it has read.
+    let is_default = |name: &str| match name {
+        "tool_search" => settings.tool_search == Some(ToolSearchPlace::Local),
+        "prompt_cache" => settings.prompt_cache == Some(PromptCaching::Automatic),
+        _ => false,
+    };
+    match names.find(|name| !SUPPORTED_SETTINGS.contains(name) && !is_default(name)) {
         None => Ok(()),
         Some(name) => {
             let text = format!("a local model has no setting `{name}`; hint: remove it");
@@ -279,7 +286,7 @@ fn end_before_stop(said: &str, stop_texts: &[String]) -> usize {
 fn respond_with(
     written: &GenerationOutput,
     stopped_at: Option<(String, String)>,
-    settings: &ModelSettings,
+    request: &ModelRequest<'_>,
     call: &str,
 ) -> Result<ModelResponse, ModelError> {
     let mut usage = Usage::of_tokens(written.input_tokens, written.output_tokens);
@@ -296,7 +303,7 @@ fn respond_with(
         return Ok(response);
     }
     if written.is_complete {
-        let items = answer::parse_items(&written.text, call).map_err(|error| {
+        let items = answer::parse_items(&written.text, call, request).map_err(|error| {
             ModelError::new(error.to_string())
                 .with_kind(ModelErrorKind::InvalidResponse)
                 .with_usage(Some(usage))
@@ -307,7 +314,7 @@ fn respond_with(
     }
     let partial = answer::partial_text(&written.text)
         .map(|said| respond(vec![Item::assistant(said)], FinishReason::LengthLimit));
-    match (settings.on_length_limit, partial) {
+    match (request.settings.on_length_limit, partial) {
         (Some(LengthLimitPolicy::KeepText), Some(response)) => Ok(response),
         (_, partial) => {
             let text = format!("the response was cut off after {} tokens", written.output_tokens);

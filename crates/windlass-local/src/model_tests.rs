@@ -115,6 +115,21 @@ async fn a_setting_that_a_local_model_lacks_is_refused_by_name() {
     }
 }
 
+/// The defaults in words change nothing.
+#[tokio::test]
+async fn the_defaults_of_tool_search_and_prompt_cache_are_accepted() {
+    let model = tiny(LoadOptions::default());
+    let spelt_out = ModelSettings {
+        tool_search: Some(ToolSearchPlace::Local),
+        prompt_cache: Some(PromptCaching::Automatic),
+        on_length_limit: Some(LengthLimitPolicy::KeepText),
+        ..respond_settings()
+    };
+    respond(&model, &spelt_out, "Hello.").await.expect("accepted");
+    let elsewhere = ModelSettings { tool_search: Some(ToolSearchPlace::Provider), ..spelt_out };
+    assert!(respond(&model, &elsewhere, "Hello.").await.is_err());
+}
+
 #[tokio::test]
 async fn a_response_ends_at_its_limit_or_at_a_stop_text() {
     let model = tiny(LoadOptions::default());

@@ -1,5 +1,6 @@
 //! Conversion of a model request into chat messages for a small model.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
@@ -45,12 +46,13 @@ pub fn prompt_messages(request: &ModelRequest<'_>) -> Vec<PromptMessage> {
                 }
             }
             Item::Call(call) => {
-                names.insert(call.id.clone(), call.name.clone());
+                let name = offered_name(call.namespace.as_deref(), &call.name);
                 let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
-                lines.push(PromptMessage::new("assistant", call_text(&call.name, &arguments)));
+                lines.push(PromptMessage::new("assistant", call_text(&name, &arguments)));
+                names.insert(call.id.clone(), name);
             }
             Item::Output(output) => {
-                let name = names.get(&output.call).map_or("the tool", String::as_str);
+                let name = names.get(&output.call).map_or("the tool", |name| &**name);
                 lines.push(PromptMessage::new("user", result_text(name, &output.content.text())));
             }
             Item::Handoff(handoff) => {
@@ -67,6 +69,11 @@ pub fn prompt_messages(request: &ModelRequest<'_>) -> Vec<PromptMessage> {
 pub(crate) fn offered_functions<'a>(request: &ModelRequest<'a>) -> impl Iterator<Item = &'a ToolDefinition> {
     let offered = request.tools.iter().chain(request.handoffs);
     offered.filter(|tool| matches!(tool.kind, ToolKind::Function))
+}
+
+/// Returns the name by which the model calls a tool: that of a tool with a namespace begins with it.
+pub(crate) fn offered_name<'a>(namespace: Option<&str>, name: &'a str) -> Cow<'a, str> {
+    namespace.map_or(Cow::Borrowed(name), |namespace| Cow::Owned(format!("{namespace}__{name}")))
 }
 
 fn system_prompt(request: &ModelRequest<'_>, tools: &[&ToolDefinition]) -> String {
@@ -87,7 +94,8 @@ fn system_prompt(request: &ModelRequest<'_>, tools: &[&ToolDefinition]) -> Strin
     for tool in tools {
         let about = tool.description.split_whitespace().collect::<Vec<_>>().join(" ");
         let fields = tool.parameters.get("properties").cloned().unwrap_or_default();
-        text.push_str(&format!("- {}: {about} Arguments: {fields}\n", tool.name));
+        let name = offered_name(tool.namespace.as_deref(), &tool.name);
+        text.push_str(&format!("- {name}: {about} Arguments: {fields}\n"));
     }
     text.push_str(&format!(
         "\nReply with one JSON object and nothing else. To use a tool: \

@@ -74,6 +74,18 @@ fn a_conversation_is_told_line_by_line() {
 }
 
 #[test]
+fn a_tool_with_a_namespace_is_shown_with_it() {
+    let tool = ToolDefinition { namespace: Some("sky".into()), ..weather_tool() };
+    let mut call = Item::call("c1", "weather", "{}");
+    if let Item::Call(call) = &mut call {
+        call.namespace = Some("sky".to_owned());
+    }
+    let messages = messages_for(&[tool], &[Item::user("Weather?"), call]);
+    assert!(messages[0].text.contains("- sky__weather: "), "{}", messages[0].text);
+    assert_eq!(messages[8].text, r#"{"tool":"sky__weather","arguments":{}}"#);
+}
+
+#[test]
 fn without_tools_nothing_is_said_of_them() {
     let told = messages_for(&[], &[Item::user("Hello")]);
     assert_eq!(told.len(), 2);

@@ -81,6 +81,23 @@ impl Mischief {
         Self::Exit,
     ];
 
+    /// Returns the lines before the answer to a request of the handshake or of the tool list, by a number.
+    pub fn preface_lines(number: u64, id: &Value, is_modern: bool) -> Vec<Vec<u8>> {
+        let prefaces = [
+            Self::Honest,
+            Self::Noise,
+            Self::StrangerFirst,
+            Self::UnknownRequest,
+            Self::BrokenElicitation,
+            Self::ListStorm,
+        ];
+        let at = usize::try_from(number).unwrap_or(0) % prefaces.len();
+        let mut lines = prefaces[at].response_lines(id, is_modern);
+        // The last line is the result of a call.
+        lines.pop();
+        lines
+    }
+
     /// Returns the lines that answer a call with this id.
     pub fn response_lines(self, id: &Value, is_modern: bool) -> Vec<Vec<u8>> {
         let kind = if is_modern { r#""resultType":"complete","# } else { "" };

@@ -48,8 +48,12 @@ fn handshake_or_list(request: &ReceivedRequest) -> Option<String> {
         )),
         Some("tools/list") => Some(raw_result(
             id,
-            &json!({ "tools": [{ "name": "act", "description": "Acts.", "inputSchema": { "type": "object",
-                     "properties": { "kind": { "type": "string" } } } }] }),
+            &json!({ "tools": [
+                { "name": "act", "description": "Acts.", "inputSchema": { "type": "object",
+                  "properties": { "kind": { "type": "string" } } } },
+                { "name": "look", "description": "Looks.", "inputSchema": { "type": "object",
+                  "properties": { "kind": { "type": "string" } } }, "annotations": { "readOnlyHint": true } },
+            ] }),
         )),
         Some("tools/call") => None,
         Some(method) if method.starts_with("notifications/") => {
@@ -59,12 +63,21 @@ fn handshake_or_list(request: &ReceivedRequest) -> Option<String> {
     }
 }
 
+fn redirect(status: &str, location: &str) -> String {
+    format!("HTTP/1.1 {status}\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n")
+}
+
+fn raw_error(id: &Value, code: i32, message: &str) -> String {
+    let body = json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } });
+    raw_response("200 OK", "application/json", &body.to_string())
+}
+
 fn overloaded(status: &str, retry_after: Option<&str>) -> String {
     let header = retry_after.map(|value| format!("retry-after: {value}\r\n")).unwrap_or_default();
     format!("HTTP/1.1 {status}\r\n{header}content-length: 0\r\n\r\n")
 }
 
-/// Starts the server and calls its tool once for each kind, in turns. Returns the outputs and the log.
+/// Starts the server and calls its tool `act` (for the kind `look` its tool `look`) once for each kind, in turns. Returns the outputs and the log.
 async fn call_kinds(kinds: &[&str]) -> (BTreeMap<String, String>, Arc<CallLog>) {
     let log = Arc::new(CallLog::default());
     let seen = log.clone();
@@ -79,9 +92,11 @@ async fn call_kinds(kinds: &[&str]) -> (BTreeMap<String, String>, Arc<CallLog>) 
     .await;
     let server = McpServerConfig::http("raw", format!("http://{address}/mcp"))
         .era(ProtocolEra::Legacy)
+        .trusted()
         .call_timeout(Duration::from_secs(3600));
     let servers = McpConnections::connect(McpConfig::new().server(server)).await;
-    let turns = kinds.iter().map(|kind| ScriptedResponse::call(kind, "act", json!({ "kind": kind })));
+    let tool = |kind: &str| if kind == "look" { "look" } else { "act" };
+    let turns = kinds.iter().map(|kind| ScriptedResponse::call(kind, tool(kind), json!({ "kind": kind })));
     let model = ScriptedModel::new(turns.chain([ScriptedResponse::text("done")]));
     let agent =
         Agent::new("desk").model(model).tool_source(servers.tools().approve(McpApprovalPolicy::Never));
@@ -100,6 +115,16 @@ fn answer_call(kind: &str, id: &Value, times: usize) -> String {
         "always busy" => overloaded("429 Too Many Requests", Some("86400")),
         "lost" => overloaded("503 Service Unavailable", None),
         "broken" => overloaded("500 Internal Server Error", None),
+        "see other" => redirect("303 See Other", "/results/7"),
+        "login" => redirect("302 Found", "https://login.windlass.test/"),
+        "moved" => redirect("307 Temporary Redirect", "https://elsewhere.windlass.test/mcp"),
+        "given up" => overloaded("408 Request Timeout", None),
+        "look" => raw_error(id, -32603, "the line broke"),
+        "bad request" => {
+            let error = json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32000, "message": "the line broke" } });
+            raw_response("400 Bad Request", "application/json", &error.to_string())
+        }
+        kind if kind.starts_with('-') => raw_error(id, kind.parse().expect("a code"), "the line broke"),
         "refused" => raw_response("422 Unprocessable Content", "text/plain", "no such thing"),
         "surrogate" => raw_response(
             "200 OK",
@@ -145,6 +170,95 @@ async fn a_response_that_cannot_be_read_settles_its_call() {
     assert!(said["garbage"].contains("cannot be read") && said["garbage"].contains("<html>"), "{said:?}");
     assert!(said["deep event"].contains("recursion limit"), "{said:?}");
     assert!(!said["deep event"].contains("try again"), "{said:?}");
+}
+
+/// A status or an error proves that a call was not executed only if it says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_counts_as_not_made_only_if_the_server_says_so() {
+    let unknown = ["see other", "login", "moved", "given up", "-32603", "-32000", "-1"];
+    let known = ["-32700", "-32600", "-32601", "-32602", "-32002", "-32021", "bad request", "look"];
+    let (said, log) = call_kinds(&[unknown.as_slice(), &known].concat()).await;
+    for kind in unknown {
+        assert!(said[kind].contains("not known whether it took effect"), "{kind}: {}", said[kind]);
+        assert!(!said[kind].contains("try again"), "{kind}: {}", said[kind]);
+        assert_eq!(log.calls_of(kind), 1, "{kind}");
+    }
+    for kind in known {
+        assert!(said[kind].contains("the line broke"), "{kind}: {}", said[kind]);
+        assert!(!said[kind].contains("not known"), "{kind}: {}", said[kind]);
+    }
+}
+
+/// Responds as a server with a long description of its tool, templates on two pages and resources without an end.
+fn endless_lists(request: &ReceivedRequest, refuses_templates: bool) -> String {
+    let id = &request.body["id"];
+    let cursor =
+        request.body["params"]["cursor"].as_str().and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
+    match request.body["method"].as_str() {
+        Some("initialize") => raw_result(
+            id,
+            &json!({ "protocolVersion": "2025-11-25", "capabilities": { "tools": {}, "resources": {} },
+                     "serverInfo": { "name": "raw", "version": "1" } }),
+        ),
+        Some("tools/list") => {
+            let description = "word ".repeat(2000);
+            raw_result(
+                id,
+                &json!({ "tools": [{ "name": "act", "description": description, "inputSchema": { "type": "object" } }] }),
+            )
+        }
+        Some("resources/list") => {
+            let mut page = json!({ "resources": [{ "uri": format!("a://{cursor}"), "name": "one" }] });
+            if !refuses_templates {
+                page["nextCursor"] = (cursor + 1).to_string().into();
+            }
+            raw_result(id, &page)
+        }
+        Some("resources/templates/list") if refuses_templates => raw_error(id, -32603, "the shelf is stuck"),
+        Some("resources/templates/list") => {
+            let mut page = json!({ "resourceTemplates": [{ "uriTemplate": format!("t://{cursor}/{{x}}"), "name": "form" }] });
+            if cursor == 0 {
+                page["nextCursor"] = "1".into();
+            }
+            raw_result(id, &page)
+        }
+        _ => handshake_or_list(request).unwrap_or_default(),
+    }
+}
+
+/// Whatever is left out of a list is named.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_out_of_a_list_silently() {
+    let mut config = McpConfig::new();
+    for (name, refuses_templates) in [("endless", false), ("stuck", true)] {
+        let address = serve_raw(move |request| endless_lists(&request, refuses_templates)).await;
+        let server = McpServerConfig::http(name, format!("http://{address}/mcp")).era(ProtocolEra::Legacy);
+        config = config.server(server);
+    }
+    let config =
+        config.server(McpServerConfig::http("gone", "http://127.0.0.1:1/mcp").era(ProtocolEra::Legacy));
+    let servers = McpConnections::connect(config).await;
+    let report = servers.report().await;
+    let warnings = report.servers[0].warnings.join("\n");
+    assert!(warnings.contains("tool `act` in 10000 bytes; the model sees the first 8192"), "{warnings}");
+    let catalogue = servers.list_resources().await;
+    let templates = catalogue.items.iter().filter(|item| item.uri.starts_with("t://"));
+    assert_eq!(templates.map(|item| item.uri.as_str()).collect::<Vec<_>>(), ["t://0/{x}", "t://1/{x}"]);
+    let problems = |server: &str| {
+        let found = catalogue.unavailable.iter().find(|problem| problem.server == server);
+        found.map(|problem| problem.reason.clone()).unwrap_or_default()
+    };
+    assert!(problems("endless").contains("more than 100 pages"), "{catalogue:?}");
+    assert!(problems("stuck").contains("the shelf is stuck"), "{catalogue:?}");
+    assert!(!problems("gone").is_empty(), "{catalogue:?}");
+    assert_eq!(servers.list_prompts().await.unavailable.len(), 1, "only `gone` does not say what it has");
+    let model = ScriptedModel::new([
+        ScriptedResponse::call("c1", "list_mcp_resources", json!({})),
+        ScriptedResponse::text("done"),
+    ]);
+    let agent: Agent = Agent::new("desk").model(model).tools(servers.resource_tools());
+    let said = call_outputs(&agent.run("go").await.expect("the run ends well"));
+    assert!(said["c1"].contains("\"server\":\"gone\""), "the model is told, too: {said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -356,7 +470,7 @@ async fn an_oauth_flow_goes_through_the_proxy() {
     let report = servers.report().await;
     assert_eq!(
         report.servers[0].state,
-        McpServerState::Ready { era: Some(ProtocolEra::Legacy), tools: 1 },
+        McpServerState::Ready { era: Some(ProtocolEra::Legacy), tools: 2 },
         "{report:?}"
     );
     assert!(has_token.load(std::sync::atomic::Ordering::SeqCst));

@@ -143,6 +143,11 @@ impl RawSession {
         response.answer_to(id).await
     }
 
+    async fn read_resource(&mut self, uri: &str) -> Value {
+        let (id, mut response) = self.request("resources/read", json!({ "uri": uri })).await;
+        response.answer_to(id).await
+    }
+
     async fn start_call(&mut self, tool: &str, arguments: Value, key: Option<&str>) -> (u64, RawResponse) {
         let mut params = json!({ "name": tool, "arguments": arguments });
         if let Some(key) = key {
@@ -263,7 +268,7 @@ async fn a_call_that_nobody_could_be_asked_about_continues() {
     let error = json!({ "code": -32603, "message": "the person is at lunch" });
     client.post(&json!({ "jsonrpc": "2.0", "id": question["id"], "error": error })).await;
     let failed = response.answer_to(id).await;
-    assert!(failed["error"]["message"].as_str().expect("an error").contains("at lunch"), "{failed}");
+    assert!(failed["result"]["isError"] == true && text_of(&failed).contains("at lunch"), "{failed}");
     let (id, mut response) = client.start_call("ask_cashier", json!({ "input": "pay" }), None).await;
     let question = next_question(&mut response).await;
     client.answer(&question, "approve").await;
@@ -367,7 +372,7 @@ async fn prompts_and_resources_are_fetched() {
     for era in [ProtocolEra::Legacy, ProtocolEra::Modern] {
         let config = McpServerConfig::http("till", format!("http://{address}/mcp")).era(era);
         let servers = McpConnections::connect(McpConfig::new().server(config)).await;
-        let prompts = servers.list_prompts().await;
+        let prompts = servers.list_prompts().await.items;
         assert_eq!(
             (prompts[0].name.as_str(), &prompts[0].arguments),
             ("greet", &vec![("name".to_owned(), true)])
@@ -375,7 +380,7 @@ async fn prompts_and_resources_are_fetched() {
         let messages = servers.get_prompt("till", "greet", [("name", "Ann")]).await.expect("it is there");
         assert_eq!((messages[0].author, messages[0].text.as_str()), (MessageAuthor::User, "Greet Ann."));
         assert!(servers.get_prompt("till", "insult", [("name", "Ann")]).await.is_err());
-        assert_eq!(servers.list_resources().await[0].uri, "till://prices");
+        assert_eq!(servers.list_resources().await.items[0].uri, "till://prices");
         let model = ScriptedModel::new([
             ScriptedResponse::call("c1", "list_mcp_resources", json!({})).and_call(
                 "c2",
@@ -436,6 +441,53 @@ async fn clients_are_authenticated_and_kept_apart() {
     let ping = json!({ "jsonrpc": "2.0", "id": 51, "method": "ping" });
     assert_eq!(stolen.post(&ping).await.status, 404);
     assert_eq!(ann.post(&ping).await.status, 200);
+}
+
+/// A truncated output is read in full by the client of its call, and nothing else that the store has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_output_is_for_the_client_of_its_call() {
+    let schema = json!({ "type": "object", "properties": {} });
+    let recite = Tool::dynamic(
+        "recite",
+        "Says a lot.",
+        schema,
+        |ctx: ToolContext<TillCounters>, _: Value| async move {
+            ctx.save_artefact("notes", "for the server alone").await?;
+            Ok::<_, ToolError>("word ".repeat(1000))
+        },
+    );
+    let recite: Tool<TillCounters> = recite.non_strict().max_output_bytes(100);
+    let till = Arc::new(TillCounters::default());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    // A run of another program in the same store, with the call id and the tool of the server.
+    let model = ScriptedModel::new([
+        ScriptedResponse::call("call", "recite", json!({})),
+        ScriptedResponse::text("done"),
+    ]);
+    let other = Agent::new("other").tool(recite.clone()).model(model);
+    let running = other.run_with_context("go", till.clone()).run_id("foreign").store(store.clone());
+    running.await.expect("the run ends well");
+    assert!(store.load_artefact(&"foreign".into(), "call").await.expect("it is read").is_some());
+
+    let server = till_server(&till).tool(recite).store(store.clone());
+    let server = server.authenticate(|request| async move {
+        request.bearer_token().map(McpClientIdentity::new).ok_or_else(McpAuthRefusal::bearer_required)
+    });
+    let address = start(server).await;
+    let mut ann = RawSession::open(address, Some("ann")).await;
+    let mut bob = RawSession::open(address, Some("bob")).await;
+    let answer = ann.call("recite", json!({}), None).await;
+    let link = answer["result"]["content"][1]["uri"].as_str().expect("a link").to_owned();
+    assert_eq!(ann.read_resource(&link).await["result"]["contents"][0]["text"], "word ".repeat(1000));
+    let notes = link.replace("/call", "/notes");
+    let refused = |answer: &Value| answer["error"]["code"] == -32002;
+    assert!(refused(&bob.read_resource(&link).await), "it belongs to another client");
+    assert!(refused(&ann.read_resource(&notes).await), "it is no output of the call");
+
+    // A server without identities shares the store.
+    let mut anyone = RawSession::open(start(till_server(&till).store(store)).await, None).await;
+    let foreign = "windlass://artefact/foreign/call";
+    assert!(refused(&anyone.read_resource(foreign).await), "it belongs to another program");
 }
 
 /// Many streams, connections and sessions cost the client that opens them, and others are served.

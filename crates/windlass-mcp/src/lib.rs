@@ -31,10 +31,10 @@ mod tools;
 mod variables;
 
 pub use client::{
-    ElicitationAnswer, FetchedPromptMessage, FetchedResource, McpAuth, McpConnectError, McpPromptInfo,
-    McpRequestError, McpResourceInfo, McpToolInfo, MessageAuthor, OAuthConfig, OAuthTokenFile,
-    OAuthTokenStore, ProtocolEra, ResourceBody, SamplingRequest, SamplingRequestMessage, SamplingResponse,
-    ToolHints,
+    ElicitationAnswer, FetchedPromptMessage, FetchedResource, McpAuth, McpCatalogue, McpConnectError,
+    McpListProblem, McpPromptInfo, McpRequestError, McpResourceInfo, McpToolInfo, MessageAuthor, OAuthConfig,
+    OAuthTokenFile, OAuthTokenStore, ProtocolEra, ResourceBody, SamplingRequest, SamplingRequestMessage,
+    SamplingResponse, ToolHints,
 };
 pub use config::{DisabledServer, McpConfig, McpConfigError, McpServerConfig, ServerTrust};
 pub use names::ToolNaming;

@@ -15,11 +15,16 @@ pub(crate) fn build<C: Send + Sync + 'static>(servers: &McpConnections) -> Vec<T
     let listed = servers.clone();
     let list = Tool::dynamic(
         "list_mcp_resources",
-        "Lists the resources of the MCP servers, with the server and the URI of each. Variables in a URI are in braces.",
+        "Lists the resources of the MCP servers, with the server and the URI of each, and the servers whose list is missing or incomplete. Variables in a URI are in braces.",
         nothing,
         move |_: ToolContext<C>, _: Value| {
             let servers = listed.clone();
-            async move { Ok::<_, ToolError>(json!(servers.list_resources().await)) }
+            async move {
+                let catalogue = servers.list_resources().await;
+                Ok::<_, ToolError>(
+                    json!({ "resources": catalogue.items, "unavailable": catalogue.unavailable }),
+                )
+            }
         },
     );
     let place = json!({

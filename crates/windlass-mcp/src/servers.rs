@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use windlass::tool::Tool;
 
 use crate::client::{
-    FetchedPromptMessage, FetchedResource, McpConnectError, McpConnection, McpPromptInfo, McpRequestError,
-    McpResourceInfo, McpToolInfo, ProtocolEra,
+    FetchedPromptMessage, FetchedResource, McpCatalogue, McpConnectError, McpConnection, McpPromptInfo,
+    McpRequestError, McpResourceInfo, McpToolInfo, ProtocolEra,
 };
 use crate::config::{DisabledServer, McpConfig, ServerTrust};
 use crate::resource_tools;
@@ -198,10 +198,12 @@ impl McpConnections {
         found.ok_or_else(|| McpConnectError::UnknownServer { server: server.to_owned() })
     }
 
-    /// Returns the prompts of the servers that can be reached.
-    pub async fn list_prompts(&self) -> Vec<McpPromptInfo> {
-        let asked = self.inner.connections.iter().map(|connection| connection.list_prompts());
-        join_all(asked).await.into_iter().flatten().flatten().collect()
+    /// Returns the prompts of the servers, and the servers whose list is missing or incomplete.
+    pub async fn list_prompts(&self) -> McpCatalogue<McpPromptInfo> {
+        let asked = self.inner.connections.iter().map(|connection| async move {
+            (connection.config.name().to_owned(), connection.list_prompts().await)
+        });
+        McpCatalogue::from_lists(join_all(asked).await)
     }
 
     /// Returns the messages of a prompt, for the input of a run.
@@ -219,10 +221,13 @@ impl McpConnections {
         self.connection(server)?.get_prompt(prompt, arguments).await
     }
 
-    /// Returns the resources, and the templates of resources, of the servers that can be reached.
-    pub async fn list_resources(&self) -> Vec<McpResourceInfo> {
-        let asked = self.inner.connections.iter().map(|connection| connection.list_resources());
-        join_all(asked).await.into_iter().flatten().flatten().collect()
+    /// Returns the resources, and the templates of resources, of the servers, and the servers whose list is missing or
+    /// incomplete.
+    pub async fn list_resources(&self) -> McpCatalogue<McpResourceInfo> {
+        let asked = self.inner.connections.iter().map(|connection| async move {
+            (connection.config.name().to_owned(), connection.list_resources().await)
+        });
+        McpCatalogue::from_lists(join_all(asked).await)
     }
 
     /// Returns the contents of a resource, for example for an agent's instructions.

@@ -237,8 +237,9 @@ impl<C: Send + Sync + 'static> McpTools<C> {
                         ctx: &ctx,
                         elicitation_handler: answers.as_ref(),
                         response_timeout: within,
+                        effect,
                     };
-                    let result = call_tool(&connection, &info, effect, &caller, arguments).await?;
+                    let result = call_tool(&connection, &info, &caller, arguments).await?;
                     convert_result(result, expected.as_deref())
                 }
             }

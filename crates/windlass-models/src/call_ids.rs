@@ -2,7 +2,8 @@
 //!
 //! Invariant: a history has one call for each id. The ids of such a provider get the number of their response as a suffix
 //! when the response is decoded (`call_1-r3`). If the provider is declared as one that numbers its calls, it receives its
-//! own ids back; a provider that was only found out receives the unique ids, which every provider accepts.
+//! own ids back; a provider that was only found out receives the unique ids, which every provider accepts. A call without
+//! an id gets one that no other response has ([`made_up_call_id`]).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -62,8 +63,13 @@ impl<'a> CallIdMapper<'a> {
         (self.scope == CallIdScope::Response).then(|| self.unused_suffix())
     }
 
-    /// Makes the ids of the response's calls unique, if the provider numbers them.
+    /// Makes the ids of the response's calls unique, if the provider numbers them or sends none.
     pub(crate) fn make_unique(&self, items: &mut [Arc<Item>]) {
+        for (at, item) in items.iter_mut().enumerate() {
+            if matches!(&**item, Item::Call(call) if call.id.as_str().is_empty()) {
+                *item = with_call_id(item, made_up_call_id(&self.request, at).into());
+            }
+        }
         let is_numbered = match self.scope {
             CallIdScope::Response => true,
             CallIdScope::Conversation => self.reuses_numbers(items),
@@ -120,6 +126,19 @@ impl<'a> CallIdMapper<'a> {
             number = number.saturating_add(1);
         }
         format!("{SUFFIX_START}{number}")
+    }
+}
+
+/// Returns an id for a call that has none from its provider. `at` tells the calls of a response apart. The number of the
+/// turn and the length of the input tell responses apart, so that the same call in a later response is another call.
+pub(crate) fn made_up_call_id(request: &ModelRequest<'_>, at: usize) -> String {
+    let mut length = request.input.len();
+    loop {
+        let id = format!("call_{}_{length}_{at}", request.turn);
+        if !request.input.iter().any(|item| call_id(item) == Some(&id)) {
+            return id;
+        }
+        length += 1;
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use data_encoding::BASE64;
 use hyper::header::{HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -88,7 +89,36 @@ struct RecordedExchange {
     request: Value,
     status: u16,
     headers: Vec<(String, String)>,
-    chunks: Vec<String>,
+    chunks: Vec<RecordedChunk>,
+}
+
+/// A part of a response's body.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum RecordedChunk {
+    Text(String),
+    /// Bytes that are no text, such as those of Amazon's event streams.
+    Binary {
+        base64: String,
+    },
+}
+
+impl RecordedChunk {
+    fn from_binary(bytes: &[u8]) -> Self {
+        Self::Binary { base64: BASE64.encode(bytes) }
+    }
+
+    fn to_bytes(&self) -> Result<Bytes, String> {
+        match self {
+            Self::Text(text) => Ok(Bytes::from(text.clone())),
+            Self::Binary { base64 } => match BASE64.decode(base64.as_bytes()) {
+                Ok(bytes) => Ok(bytes.into()),
+                Err(error) => {
+                    Err(format!("a chunk is no base64: {error}; hint: delete the file to record it again"))
+                }
+            },
+        }
+    }
 }
 
 impl Cassette {
@@ -224,7 +254,8 @@ impl Cassette {
                 head.headers.insert(name, value);
             }
         }
-        let chunks = exchange.chunks.iter().map(|chunk| Bytes::from(chunk.clone())).collect();
+        let chunks: Result<_, String> = exchange.chunks.iter().map(RecordedChunk::to_bytes).collect();
+        let chunks = chunks.map_err(|why| format!("the cassette {file}: {why}"))?;
         Ok(Some((head, chunks)))
     }
 
@@ -270,19 +301,27 @@ impl ExchangeRecorder {
         self.pending.extend_from_slice(chunk);
         let whole = match std::str::from_utf8(&self.pending) {
             Ok(_) => self.pending.len(),
-            Err(error) => error.valid_up_to(),
+            // A character may continue in the next chunk.
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            Err(_) => {
+                exchange.chunks.push(RecordedChunk::from_binary(&std::mem::take(&mut self.pending)));
+                return;
+            }
         };
         let rest = self.pending.split_off(whole);
         let text = std::mem::replace(&mut self.pending, rest);
         if let Ok(text) = String::from_utf8(text)
             && !text.is_empty()
         {
-            exchange.chunks.push(text);
+            exchange.chunks.push(RecordedChunk::Text(text));
         }
     }
 
     pub(crate) fn finish(&mut self) {
-        if let Some(exchange) = self.exchange.take() {
+        if let Some(mut exchange) = self.exchange.take() {
+            if !self.pending.is_empty() {
+                exchange.chunks.push(RecordedChunk::from_binary(&std::mem::take(&mut self.pending)));
+            }
             self.cassette.save_exchange(exchange);
         }
     }

@@ -56,6 +56,9 @@ pub(crate) enum ApiKeyHeader {
     Named(&'static str),
 }
 
+/// The configured headers whose values are no secrets: versions, which errors of providers name.
+const PUBLIC_HEADERS: [&str; 2] = ["anthropic-version", "anthropic-beta"];
+
 /// Returns `var` without the variables that are blank.
 pub(crate) fn without_blank(var: impl Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> {
     move |name| var(name).filter(|text| !text.trim().is_empty())
@@ -328,7 +331,7 @@ impl EndpointConfig {
             let bad = || SetupError::InvalidHeader { name: name.clone() };
             let key: HeaderName = name.parse().map_err(|_| bad())?;
             let mut value = HeaderValue::from_str(value).map_err(|_| bad())?;
-            value.set_sensitive(true);
+            value.set_sensitive(!PUBLIC_HEADERS.contains(&key.as_str()));
             headers.insert(key, value);
         }
         Ok(ProviderEndpoint {
@@ -379,7 +382,7 @@ impl ProviderEndpoint {
         let unsent = |why| self.transport_error(&TransportError::Unusable(why), &head, replay_safety);
         if let Some(cassette) = &self.cassette {
             let replayed = cassette.replay_next(&path, &body);
-            if let Some((head, chunks)) = replayed.map_err(unsent)? {
+            if let Some((head, chunks)) = replayed.map_err(|why| self.cassette_error(&why))? {
                 return Ok((head, ResponseBody::Replayed(chunks)));
             }
         }
@@ -421,6 +424,13 @@ impl ProviderEndpoint {
         Ok((head, live))
     }
 
+    /// Returns the error for a request that a cassette does not have, or cannot record. It is no failure of the provider,
+    /// for which another model could stand in.
+    fn cassette_error(&self, why: &str) -> ModelError {
+        let text = format!("{} cannot be used at {}: {why}", self.provider, self.base_url);
+        self.build_error(ModelErrorKind::NotConfigured, text, &ResponseHead::default())
+    }
+
     /// Returns the error for a request that could not be signed. Nothing was sent, so a signer that could not reach
     /// its token server may try again.
     fn signer_error(&self, error: SignError) -> ModelError {
@@ -445,9 +455,12 @@ impl ProviderEndpoint {
         let (kind, text) = match error {
             TransportError::Unusable(why)
             | TransportError::OtherProtocol(why)
-            | TransportError::AddressRefused(why)
-            | TransportError::Banned(why) => {
+            | TransportError::AddressRefused(why) => {
                 (ModelErrorKind::Unreachable, format!("{provider} cannot be used at {url}: {why}"))
+            }
+            // Another model must not be asked instead: the program says that nothing is sent.
+            TransportError::Banned(why) => {
+                (ModelErrorKind::NotConfigured, format!("{provider} cannot be used at {url}: {why}"))
             }
             TransportError::Unreachable(why) => {
                 let hint = match self.base_url_variable {

@@ -98,4 +98,13 @@ impl Model for FallbackModel {
     fn check_tool_support(&self, tool: &ToolDefinition) -> Result<(), String> {
         self.models.iter().try_for_each(|model| model.check_tool_support(tool))
     }
+
+    /// Returns the smallest window that is known, because any of the models may get the request.
+    fn context_window(&self) -> Option<u64> {
+        self.models.iter().filter_map(SharedModel::context_window).min()
+    }
+
+    fn has_stored_conversation(&self, last_response_id: Option<&str>) -> bool {
+        self.models.iter().any(|model| model.has_stored_conversation(last_response_id))
+    }
 }

@@ -47,6 +47,12 @@ pub trait ModelProtocol: fmt::Debug + Send + Sync + 'static {
             _ => Err(format!("the protocol `{}` has only functions", self.name())),
         }
     }
+
+    /// Returns true if the next request names a conversation that the provider stores: see
+    /// [`Model::has_stored_conversation`](windlass::model::Model::has_stored_conversation).
+    fn has_stored_conversation(&self, _last_response_id: Option<&str>) -> bool {
+        false
+    }
 }
 
 /// A request in front of its encoding.

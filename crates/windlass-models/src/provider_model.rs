@@ -178,6 +178,10 @@ impl<P: ModelProtocol> Model for ProviderModel<P> {
     fn context_window(&self) -> Option<u64> {
         self.context_window
     }
+
+    fn has_stored_conversation(&self, last_response_id: Option<&str>) -> bool {
+        self.protocol.has_stored_conversation(last_response_id)
+    }
 }
 
 /// True if the provider paused its turn and waits for no output of a call.

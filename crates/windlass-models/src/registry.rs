@@ -94,6 +94,8 @@ pub struct ProviderInfo {
     pub base_url: Option<String>,
     /// The variable that sets the address.
     pub base_url_variable: &'static str,
+    /// The variable of the key.
+    pub key_variable: &'static str,
     /// The required variables that are not set.
     pub missing_variables: Vec<&'static str>,
     /// True if a model of the provider can be created.
@@ -289,6 +291,7 @@ impl ProviderRegistry {
                 api: known.api(),
                 base_url: var(known.base_url_variable).or(usual),
                 base_url_variable: known.base_url_variable,
+                key_variable: known.key_variable,
                 // An address, or another kind of authorisation, may stand in for a key.
                 missing_variables: if is_configured { Vec::new() } else { missing.collect() },
                 is_configured,
@@ -299,6 +302,7 @@ impl ProviderRegistry {
             api: "",
             base_url: None,
             base_url_variable: "",
+            key_variable: "",
             missing_variables: Vec::new(),
             is_configured: true,
         });

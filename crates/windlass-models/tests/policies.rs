@@ -4,15 +4,17 @@
 
 use windlass::agent::Agent;
 use windlass::core::journal::JournalEntry;
-use windlass::model::ModelErrorKind;
-use windlass::run::ModelRetryPolicy;
+use windlass::model::{Model, ModelErrorKind};
+use windlass::run::{ModelRetryPolicy, RetriesExhausted};
 use windlass_models::testing::{FAKE_KEY, FakeProvider, FakeReply};
-use windlass_models::{Cassette, FallbackModel, RateLimit};
+use windlass_models::{Cassette, ConversationState, FallbackModel, RateLimit};
 
 const SINGLE_ATTEMPT: ModelRetryPolicy = ModelRetryPolicy {
     max_attempts: 1,
     base_delay: std::time::Duration::ZERO,
     max_delay: std::time::Duration::ZERO,
+    max_provider_delay: std::time::Duration::ZERO,
+    when_exhausted: RetriesExhausted::Fail,
 };
 
 async fn start_provider(replies: impl IntoIterator<Item = FakeReply>) -> FakeProvider {
@@ -47,6 +49,46 @@ async fn nobody_stands_in_where_it_was_not_declared() {
         Agent::new("host").model(model).run("x").model_retry(SINGLE_ATTEMPT).await.expect_err("a failure");
     assert!(error.to_string().contains("400"), "{error}");
     assert!(second.requests().is_empty());
+}
+
+/// The window of any of the models may be the one that a request must fit.
+#[tokio::test]
+async fn a_fallback_has_the_smallest_window_and_says_that_a_conversation_is_stored() {
+    let openai = windlass_models::OpenAi::new("sk-1");
+    let chat = || openai.chat("any").expect("a model");
+    assert_eq!(FallbackModel::new(chat()).context_window(), None);
+    let model =
+        FallbackModel::new(chat().context_window(64_000)).then(chat()).then(chat().context_window(32_000));
+    assert_eq!(model.context_window(), Some(32_000));
+
+    let responses =
+        |state: ConversationState| openai.responses("any").expect("a model").conversation_state(state);
+    for (state, last, is_stored) in [
+        (ConversationState::ClientManaged, Some("resp_1"), false),
+        (ConversationState::PreviousResponse, Some("resp_1"), true),
+        // Nothing of this provider's is there yet, so the whole conversation is sent.
+        (ConversationState::PreviousResponse, None, false),
+        (ConversationState::PreviousResponse, Some("chatcmpl-1"), false),
+        (ConversationState::Conversation("conv_1".to_owned()), None, true),
+    ] {
+        let model = FallbackModel::new(chat()).then(responses(state.clone()));
+        assert_eq!(model.has_stored_conversation(last), is_stored, "{state:?} {last:?}");
+    }
+}
+
+/// A test with a cassette sends nothing, also if another model could stand in.
+#[tokio::test]
+async fn a_cassette_that_lacks_a_request_is_no_reason_for_a_fallback() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("empty.json");
+    std::fs::write(&file, "[]").expect("there is room");
+    let live = start_provider([FakeReply::text("Here.")]).await;
+    let cassette = Cassette::play(&file).expect("a cassette");
+    let model = FallbackModel::new(live.openai().cassette(cassette).chat("first").expect("a model"))
+        .then(live.openai().chat("second").expect("a model"));
+    let error = Agent::new("host").model(model).run("x").await.expect_err("it was never recorded");
+    assert!(error.to_string().contains("has only 0 exchanges"), "{error}");
+    assert!(live.requests().is_empty());
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Spans on their way to an exporter of the `opentelemetry` crates, in batches.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use opentelemetry::trace::{Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceState};
@@ -39,10 +39,33 @@ const PAGE_RECORDS: u32 = 512;
 #[derive(Clone, Debug)]
 pub struct SpanSender {
     sender: mpsc::Sender<SenderMessage>,
-    dropped: Arc<AtomicU64>,
+    losses: Arc<SpanLosses>,
     content: TraceContent,
     /// Share of the runs whose traces are sent, from 0 to 1.
     ratio: f64,
+}
+
+/// The spans that did not reach the collector.
+#[derive(Debug, Default)]
+struct SpanLosses {
+    count: AtomicU64,
+    /// The last error of the exporter.
+    last_error: Mutex<Option<String>>,
+}
+
+impl SpanLosses {
+    fn add(&self, count: usize) {
+        self.count.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    fn add_failed_batch(&self, count: usize, error: String) {
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        self.add(count);
+    }
+
+    fn last_error(&self) -> Option<String> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 enum SenderMessage {
@@ -54,8 +77,9 @@ impl SpanSender {
     /// Starts a sender. It must be called within a tokio runtime.
     pub fn start<E: SpanExporter + 'static>(exporter: E) -> Self {
         let (sender, receiver) = mpsc::channel(MAX_WAITING_SPANS);
-        tokio::spawn(send_batches(exporter, receiver));
-        Self { sender, dropped: Arc::default(), content: TraceContent::LeftOut, ratio: 1.0 }
+        let losses = Arc::new(SpanLosses::default());
+        tokio::spawn(send_batches(exporter, receiver, losses.clone()));
+        Self { sender, losses, content: TraceContent::LeftOut, ratio: 1.0 }
     }
 
     /// Sets the content of the conversation in spans.
@@ -90,7 +114,7 @@ impl SpanSender {
     /// Sends a span, or drops it if too many wait.
     pub fn send(&self, span: RunSpan) {
         if self.sender.try_send(SenderMessage::Span(Box::new(span))).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.losses.add(1);
         }
     }
 
@@ -98,14 +122,14 @@ impl SpanSender {
     async fn send_all(&self, spans: Vec<RunSpan>) {
         for span in spans {
             if self.sender.send(SenderMessage::Span(Box::new(span))).await.is_err() {
-                self.dropped.fetch_add(1, Ordering::Relaxed);
+                self.losses.add(1);
             }
         }
     }
 
-    /// Returns the number of spans that were dropped because too many waited.
+    /// Returns the number of spans that were dropped because too many waited, or whose export failed.
     pub fn dropped_spans(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+        self.losses.count.load(Ordering::Relaxed)
     }
 
     /// Waits until the spans that were sent before have been exported, or failed to be.
@@ -118,7 +142,11 @@ impl SpanSender {
     }
 }
 
-async fn send_batches<E: SpanExporter>(exporter: E, mut receiver: mpsc::Receiver<SenderMessage>) {
+async fn send_batches<E: SpanExporter>(
+    exporter: E,
+    mut receiver: mpsc::Receiver<SenderMessage>,
+    losses: Arc<SpanLosses>,
+) {
     let scope = InstrumentationScope::builder("windlass")
         .with_version(env!("CARGO_PKG_VERSION"))
         .with_schema_url(SEMANTIC_CONVENTIONS)
@@ -139,10 +167,12 @@ async fn send_batches<E: SpanExporter>(exporter: E, mut receiver: mpsc::Receiver
             Ok(None) => is_open = false,
             Err(_) => {}
         }
-        if !batch.is_empty()
+        let count = batch.len();
+        if count > 0
             && let Err(error) = exporter.export(std::mem::take(&mut batch)).await
         {
-            tracing::warn!(%error, "spans could not be exported");
+            tracing::warn!(%error, spans = count, "spans could not be exported");
+            losses.add_failed_batch(count, error.to_string());
         }
         if let Some(reply) = flush {
             // The caller may have given up.
@@ -214,6 +244,16 @@ pub enum ExportRunError {
         /// The cause.
         source: JournalFormatError,
     },
+    /// The exporter failed, so that spans did not reach the collector.
+    #[error("{spans} spans of run `{run}` were not sent: {cause}")]
+    NotSent {
+        /// The run.
+        run: RunId,
+        /// Number of spans.
+        spans: u64,
+        /// The error of the exporter.
+        cause: String,
+    },
 }
 
 /// Sends the spans of a stored run that are complete, and returns their number. The span of a run that has not ended is
@@ -221,13 +261,15 @@ pub enum ExportRunError {
 ///
 /// # Errors
 ///
-/// Returns an error if the journal cannot be read. Spans of the records before the error have been sent.
+/// Returns an error if the journal cannot be read, or if spans did not reach the collector. Spans of the records before the
+/// error have been sent. Lost spans of other runs that use the sender at the same time count, too.
 pub async fn export_run(
     store: &dyn Store,
     run: &RunId,
     sender: &SpanSender,
 ) -> Result<usize, ExportRunError> {
     let mut spans = sender.new_spans();
+    let lost_before = sender.dropped_spans();
     let (mut next, mut count) = (0, 0);
     loop {
         let page = store.load_journal_page(run, next, PAGE_RECORDS).await?;
@@ -250,5 +292,11 @@ pub async fn export_run(
         return Err(ExportRunError::RunNotFound(run.clone()));
     }
     sender.flush().await;
-    Ok(count)
+    match sender.dropped_spans().saturating_sub(lost_before) {
+        0 => Ok(count),
+        spans => {
+            let cause = sender.losses.last_error().unwrap_or_else(|| "the sender has ended".to_owned());
+            Err(ExportRunError::NotSent { run: run.clone(), spans, cause })
+        }
+    }
 }

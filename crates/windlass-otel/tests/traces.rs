@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use opentelemetry::SpanId;
-use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use windlass::core::decision::{Decision, DecisionScope};
 use windlass::fleet::{AgentRegistry, DeployedAgent, RunQueue, RunSubmission, Worker};
@@ -329,6 +329,30 @@ async fn an_independent_receiver_reads_the_spans_of_the_journal() {
         list.sort_by_key(|span| span["id"].as_str().unwrap_or_default().to_owned());
     }
     assert_eq!(received, sent);
+}
+
+/// An exporter without a collector.
+#[derive(Clone, Debug)]
+struct DeadExporter;
+
+impl SpanExporter for DeadExporter {
+    async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
+        Err(OTelSdkError::InternalFailure("nobody listens".to_owned()))
+    }
+}
+
+#[tokio::test]
+async fn spans_that_no_collector_received_are_counted_and_an_error_of_the_export() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.db");
+    trace_run(&path, TraceContent::LeftOut).await;
+    let count = replayed_spans(&path, TraceContent::LeftOut).await.len() as u64;
+    let sender = SpanSender::start(DeadExporter);
+    let error = export_run(&SqliteStore::open(&path).unwrap(), &"run-1".into(), &sender).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with(&format!("{count} spans of run `run-1` were not sent: ")), "{text}");
+    assert!(text.contains("nobody listens"), "{text}");
+    assert_eq!(sender.dropped_spans(), count);
 }
 
 #[tokio::test]

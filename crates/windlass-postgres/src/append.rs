@@ -105,7 +105,14 @@ pub(crate) async fn append_alone(
     lines: &[JournalLine],
     first_attempt: u32,
 ) -> Result<(), StoreError> {
-    transact!(database, attempt, |db| runs::append_journal(db, lease, at, lines, attempt + first_attempt))
+    transact!(database, attempt, |db| runs::append_journal(
+        db,
+        lease,
+        at,
+        lines,
+        end_of_run(lines),
+        attempt + first_attempt
+    ))
 }
 
 /// Appends the lines of many runs with one statement, and returns the names of the runs that have them. The others were

@@ -69,7 +69,8 @@ async fn lock_session(db: &DbConnection, session: &SessionId) -> Result<SessionR
         .ok_or_else(|| PgError::Corrupt(format!("session `{session}` is missing")))
 }
 
-/// Records the items that a new run refers to, and holds the session for it.
+/// Records the items that a new run refers to, and holds the session for it. The position of a forgotten run of the same
+/// id is not its own.
 pub(crate) async fn begin_run(
     db: &DbConnection,
     lease: &Lease,
@@ -88,6 +89,8 @@ pub(crate) async fn begin_run(
     if row.version != reference.version {
         return Err(StoreError::session_changed(&reference.session).into());
     }
+    let forget = "DELETE FROM @session_runs WHERE session = $1 AND run = $2";
+    db.run(forget, &[row.id.into(), lease.run.as_str().into()]).await?;
     let insert = "INSERT INTO @history_references (session, run, first, last) VALUES ($1, $2, $3, $4)";
     for range in &reference.ranges {
         let values =
@@ -328,6 +331,21 @@ pub(crate) async fn run_position(
         WHERE s.name = $1 AND run = $2";
     let row = db.row(select, &[session.as_str().into(), run.as_str().into()]).await?;
     row.map_or(Ok(0), |row| from_integer(row.try_get(0)?))
+}
+
+pub(crate) async fn list_run_positions(
+    db: &DbConnection,
+    session: &SessionId,
+    after: Option<&RunId>,
+    limit: u32,
+) -> Result<Vec<(RunId, u64)>, PgError> {
+    let select = "SELECT run, position FROM @session_runs JOIN @sessions s ON s.id = session
+        WHERE s.name = $1 AND ($2::text IS NULL OR run > $2 COLLATE \"C\") ORDER BY run LIMIT $3";
+    let values = [session.as_str().into(), after.map(RunId::as_str).into(), i64::from(limit).into()];
+    let rows = db.rows(select, &values).await?;
+    rows.iter()
+        .map(|row| Ok((RunId::from(row.try_get::<_, String>(0)?), from_integer(row.try_get(1)?)?)))
+        .collect()
 }
 
 pub(crate) async fn replace_items(

@@ -37,6 +37,7 @@ mod work_hint;
 mod work_queue;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_postgres::Config;
 use windlass::core::authenticity::MacKeyring;
@@ -45,7 +46,7 @@ use windlass::store::{ApproverPolicy, FollowerRegistry, RestoreReport, mark_rest
 
 use crate::append::AppendQueue;
 use crate::blocking_reader::BlockingReader;
-use crate::database::Database;
+use crate::database::{Database, PgError};
 use crate::session_appends::SessionAppends;
 use crate::work_hint::WorkHint;
 
@@ -55,6 +56,8 @@ const DEFAULT_SCHEMA: &str = "windlass";
 const DEFAULT_CONNECTIONS: usize = 8;
 /// Default number of records between snapshots.
 const DEFAULT_SNAPSHOT_INTERVAL: u64 = 256;
+/// Default time limit of a statement. A worker's lease of 30 s outlives a connection that dies without a word.
+const DEFAULT_STATEMENT_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A store and a queue in PostgreSQL. Any number of processes on any machines may use it.
 #[derive(Debug)]
@@ -80,6 +83,10 @@ pub struct PostgresOptions {
     pub max_connections: usize,
     /// Number of records between snapshots, which speed up opening long runs; the default is 256.
     pub snapshot_interval: u64,
+    /// Time limit of a statement, those aside that migrate the tables; the default is 8 s. A connection whose server does
+    /// not answer in time is given up with all idle ones, and the operation is tried again over a new one. A worker notices
+    /// a dead connection before its lease is over if this is less than a quarter of the lease.
+    pub statement_timeout: Duration,
 }
 
 impl Default for PostgresOptions {
@@ -88,6 +95,7 @@ impl Default for PostgresOptions {
             schema: DEFAULT_SCHEMA.to_owned(),
             max_connections: DEFAULT_CONNECTIONS,
             snapshot_interval: DEFAULT_SNAPSHOT_INTERVAL,
+            statement_timeout: DEFAULT_STATEMENT_TIMEOUT,
         }
     }
 }
@@ -140,13 +148,15 @@ impl PostgresStore {
         let config: Config = address.parse().map_err(|error: tokio_postgres::Error| {
             StoreError::new("the address of the database is invalid").with_source(error)
         })?;
-        let PostgresOptions { schema, max_connections, snapshot_interval } = options;
+        let PostgresOptions { schema, max_connections, snapshot_interval, statement_timeout } = options;
         let is_plain = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
         let begins_plain = schema.starts_with(|letter: char| letter.is_ascii_lowercase() || letter == '_');
         if !begins_plain || !schema.chars().all(is_plain) || schema.len() > 63 {
             return Err(StoreError::new(format!("`{schema}` is no name of a schema")));
         }
-        let database = Arc::new(Database::new(config, schema, max_connections));
+        let database = Arc::new(Database::new(config, schema, max_connections, statement_timeout));
+        // A database that cannot be reached now is an error at once: the address may be wrong.
+        database.connection().await.map_err(PgError::into_store_error)?.give_back();
         let store_id = schema::open_schema(&database).await?;
         let appends = AppendQueue::start(database.clone());
         let session_appends = SessionAppends::start(database.clone());

@@ -1,7 +1,7 @@
 //! The queue of runs: workers, submitted runs, orders and shares.
 //!
-//! Requests for work and retirements of workers wait for each other (a lock on the row of the store), so that shares are
-//! counted exactly. Everything else is concurrent.
+//! Requests for work that find some wait for each other (a lock on the row of the store), so that shares are counted
+//! exactly. Everything else is concurrent; a worker is retired under the lock of its own row.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use windlass::core::id::{RunId, Timestamp};
 use windlass::error::{StoreError, StoreErrorKind};
 use windlass::fleet::{
     FairShares, LaneCandidate, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState, ReadyLane,
-    RunDeparture, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest, choose_fairly,
-    worker_of_owner,
+    ReadyRunsQuery, RunDeparture, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest,
+    choose_fairly, worker_of_owner,
 };
 use windlass::store::{LeaseClaim, StoredLease};
 
@@ -155,6 +155,7 @@ pub(crate) async fn take_work(db: &DbConnection, request: &WorkRequest) -> Resul
     if may_take {
         wake_due_runs(db, request.now).await?;
         let lanes = match &request.only {
+            Some(run) if held_runs(request).any(|held| held == run) => Vec::new(),
             Some(run) => named_lane(db, request, run).await?.into_iter().collect(),
             None => ready_lanes(db, request).await?,
         };
@@ -169,6 +170,11 @@ pub(crate) async fn take_work(db: &DbConnection, request: &WorkRequest) -> Resul
         runs.extend(taken);
     }
     Ok(TakenWork { runs, orders: load_orders(db, &request.worker).await? })
+}
+
+/// Returns the runs that the worker says it has, and does not take.
+fn held_runs(request: &WorkRequest) -> impl Iterator<Item = &RunId> {
+    request.held.iter().flatten()
 }
 
 /// Returns true if a run is ready, or its time has come.
@@ -231,6 +237,7 @@ async fn ready_lanes(db: &DbConnection, request: &WorkRequest) -> Result<Vec<Rea
         CROSS JOIN LATERAL (SELECT q.run, q.priority, q.position, q.attempt, q.max_attempts FROM @queue q
             WHERE q.state = 'ready' AND q.tenant = l.tenant AND q.agent = l.agent
             AND NOT EXISTS (SELECT 1 FROM @queue_refusals f WHERE f.run = q.run AND f.build = o.build)
+            AND NOT q.run = ANY($4)
             ORDER BY q.priority DESC, q.position LIMIT $3) c
         ORDER BY l.tenant, l.agent, c.priority DESC, c.position";
     loop {
@@ -238,6 +245,7 @@ async fn ready_lanes(db: &DbConnection, request: &WorkRequest) -> Result<Vec<Rea
             SqlValue::Texts(request.offers.iter().map(|offer| offer.agent.as_str().to_owned()).collect()),
             SqlValue::Texts(request.offers.iter().map(|offer| offer.build.clone()).collect()),
             request.limit.into(),
+            SqlValue::Texts(held_runs(request).map(|run| run.as_str().to_owned()).collect()),
         ];
         let rows = db.rows(select, &values).await?;
         let mut lanes: Vec<ReadyLane> = Vec::new();
@@ -426,12 +434,24 @@ pub(crate) async fn revive_run(db: &DbConnection, run: &RunId) -> Result<(), PgE
 /// Lists runs that are ready, and runs whose wake-up time has come.
 pub(crate) async fn list_ready_runs(
     db: &DbConnection,
-    now: Timestamp,
-    limit: u32,
+    query: &ReadyRunsQuery,
 ) -> Result<Vec<RunId>, PgError> {
-    let select = "(SELECT run FROM @queue WHERE state = 'ready' LIMIT $2)
-        UNION ALL (SELECT run FROM @queue WHERE wake <= $1 ORDER BY wake LIMIT $2) LIMIT $2";
-    let rows = db.rows(select, &[to_time(now).into(), limit.into()]).await?;
+    let select = "WITH offers AS (SELECT * FROM unnest($2::text[], $3::text[]) o(agent, build))
+        (SELECT q.run FROM @queue q JOIN offers o ON o.agent = q.agent
+            WHERE q.state = 'ready' AND NOT q.run = ANY($4)
+            AND NOT EXISTS (SELECT 1 FROM @queue_refusals f WHERE f.run = q.run AND f.build = o.build) LIMIT $5)
+        UNION ALL (SELECT q.run FROM @queue q JOIN offers o ON o.agent = q.agent
+            WHERE q.wake <= $1 AND NOT q.run = ANY($4)
+            AND NOT EXISTS (SELECT 1 FROM @queue_refusals f WHERE f.run = q.run AND f.build = o.build) LIMIT $5)
+        LIMIT $5";
+    let values = [
+        to_time(query.now).into(),
+        SqlValue::Texts(query.offers.iter().map(|offer| offer.agent.as_str().to_owned()).collect()),
+        SqlValue::Texts(query.offers.iter().map(|offer| offer.build.clone()).collect()),
+        SqlValue::Texts(query.except.iter().map(|run| run.as_str().to_owned()).collect()),
+        query.limit.into(),
+    ];
+    let rows = db.rows(select, &values).await?;
     rows.iter().map(|row| Ok(RunId::from(row.try_get::<_, String>(0)?))).collect()
 }
 

@@ -46,7 +46,7 @@ pub(crate) async fn create_run(
     };
     let id: i64 = row.try_get(0)?;
     if let Some(first) = lines.first() {
-        append_journal(db, &lease, 0, lines, 0).await?;
+        append_journal(db, &lease, 0, lines, end_of_run(lines), 0).await?;
         history::begin_run(db, &lease, id, first, imported_history).await?;
     }
     Ok(lease)
@@ -172,6 +172,7 @@ pub(crate) async fn append_journal(
     lease: &Lease,
     at: u64,
     lines: &[JournalLine],
+    ended: Option<(RunStatus, Timestamp)>,
     attempt: u32,
 ) -> Result<(), PgError> {
     let (id, next) = find_owned_run(db, lease).await?;
@@ -194,7 +195,7 @@ pub(crate) async fn append_journal(
         db.run(insert, &values).await?;
         db.run("UPDATE @runs SET records = $2 WHERE id = $1", &[id.into(), to_integer(end)?.into()]).await?;
     }
-    match end_of_run(lines) {
+    match ended {
         Some((status, at)) => set_status_of_row(db, id, status, at).await,
         None => Ok(()),
     }

@@ -2,7 +2,7 @@
 
 use windlass::error::{StoreError, StoreErrorKind};
 
-use crate::database::{Database, DbConnection, PgError, transact};
+use crate::database::{Database, DbConnection, PgError, TransactionMode, transact};
 
 /// Version of the tables that this crate writes.
 const SCHEMA_VERSION: i64 = 5;
@@ -203,7 +203,7 @@ const MIGRATIONS: [&str; 4] = [
 ///
 /// Returns an error of the kind [`StoreErrorKind::UnsupportedVersion`] if a newer version has written the tables.
 pub(crate) async fn open_schema(database: &Database) -> Result<String, StoreError> {
-    transact!(database, |db| migrate(db, database.schema()))
+    transact!(database, TransactionMode::Migration, |db| migrate(db, database.schema()))
 }
 
 async fn migrate(db: &DbConnection, schema: &str) -> Result<String, PgError> {

@@ -50,6 +50,20 @@ impl SessionStore for PostgresStore {
         .boxed()
     }
 
+    fn list_run_positions<'a>(
+        &'a self,
+        session: &'a SessionId,
+        after: Option<&'a RunId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<(RunId, u64)>, StoreError>> {
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| history::list_run_positions(
+                db, session, after, limit
+            ))
+        }
+        .boxed()
+    }
+
     fn replace_items<'a>(
         &'a self,
         session: &'a SessionId,

@@ -108,7 +108,7 @@ impl Store for PostgresStore {
         }
         async move {
             transact!(self.database, attempt, |db| async {
-                runs::append_journal(db, lease, at, &lines, attempt).await?;
+                runs::append_journal(db, lease, at, &lines, writes.end_status(&lines), attempt).await?;
                 for write in &writes.sessions {
                     history::append_with_lines(db, lease, write).await?;
                 }

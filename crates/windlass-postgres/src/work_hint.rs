@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, FutureExt};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_postgres::AsyncMessage;
@@ -46,11 +47,11 @@ impl WorkHint {
         self.outgoing.notify_one();
     }
 
-    /// Waits for a hint of any process.
-    pub(crate) async fn wait(&self) {
+    /// Waits for a hint of any process that is given after this call, also before the future is polled.
+    pub(crate) fn wait(&self) -> BoxFuture<'_, ()> {
         self.listener
             .get_or_init(|| tokio::spawn(listen_for_hints(self.database.clone(), self.work.clone())));
-        self.work.notified().await;
+        self.work.notified().boxed()
     }
 }
 

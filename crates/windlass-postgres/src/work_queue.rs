@@ -4,8 +4,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass::core::id::{RunId, Timestamp};
 use windlass::fleet::{
-    NextStep, QueueOrder, QueuedRun, RunDeparture, RunQueue, RunSchedule, RunSubmission, StoredSchedule,
-    SubmitResult, TakenWork, WorkRequest,
+    NextStep, QueueOrder, QueuedRun, ReadyRunsQuery, RunDeparture, RunQueue, RunSchedule, RunSubmission,
+    StoredSchedule, SubmitResult, TakenWork, WorkRequest,
 };
 use windlass::store::{LeaseClaim, StoreFuture, StoredLease};
 
@@ -93,9 +93,9 @@ impl RunQueue for PostgresStore {
         async move { transact!(self.database, TransactionMode::Reading, |db| queue::load_queued_run(db, run)) }.boxed()
     }
 
-    fn list_ready_runs(&self, now: Timestamp, limit: u32) -> StoreFuture<'_, Vec<RunId>> {
+    fn list_ready_runs<'a>(&'a self, query: &'a ReadyRunsQuery) -> StoreFuture<'a, Vec<RunId>> {
         async move {
-            transact!(self.database, TransactionMode::Reading, |db| queue::list_ready_runs(db, now, limit))
+            transact!(self.database, TransactionMode::Reading, |db| queue::list_ready_runs(db, query))
         }
         .boxed()
     }
@@ -136,6 +136,6 @@ impl RunQueue for PostgresStore {
     }
 
     fn wait_for_work(&self) -> BoxFuture<'_, ()> {
-        self.work_hint.wait().boxed()
+        self.work_hint.wait()
     }
 }

@@ -3,6 +3,7 @@
 #![cfg(unix)]
 #![allow(clippy::expect_used)]
 
+mod dead_connections;
 #[path = "../../windlass/tests/followed_text/mod.rs"]
 mod followed_text;
 mod network_cut;

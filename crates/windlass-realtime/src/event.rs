@@ -300,6 +300,15 @@ pub enum RealtimeError {
         /// The id.
         call: CallId,
     },
+    /// Too many responses in a row made calls, without an input of the user or a request of the application. The calls of
+    /// this response are not made, and their outputs demand no response.
+    #[error("more than {limit} responses in a row made calls; those of response `{response}` are not made")]
+    CallLimitReached {
+        /// Id of the response.
+        response: ResponseId,
+        /// The limit.
+        limit: u32,
+    },
     /// The calls of a response could not be executed.
     #[error("the calls of response `{response}` could not be executed: {message}")]
     CallsFailed {

@@ -162,24 +162,41 @@ impl RealtimeJournal for MemoryJournal {
     }
 }
 
-/// A store of session journals in a folder: one file per session, one JSON entry per line.
+/// A store of session journals in a folder: one file per session, one JSON entry per line. The file has the name of the
+/// session; bytes other than lower-case letters, digits and `-` are escaped as `_` and two hexadecimal digits, so that two
+/// sessions never share a file.
 #[derive(Clone, Debug)]
 pub struct FolderJournal {
     folder: PathBuf,
+    /// The ends of journals that this process has written, so that an append does not read the whole file.
+    known_ends: Arc<Mutex<BTreeMap<RunId, JournalEnd>>>,
 }
+
+/// The end of a journal file after an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct JournalEnd {
+    bytes: u64,
+    entries: u64,
+}
+
+/// Number of journals whose ends are remembered.
+const MAX_KNOWN_ENDS: usize = 4096;
 
 impl FolderJournal {
     /// Creates a store in this folder. The folder is created by the first append.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into() }
+        Self { folder: folder.into(), known_ends: Arc::default() }
     }
 
     fn file_path(&self, session: &RunId) -> PathBuf {
-        let name: String = session
-            .as_str()
-            .chars()
-            .map(|letter| if letter.is_ascii_alphanumeric() || "-_".contains(letter) { letter } else { '_' })
-            .collect();
+        let mut name = String::new();
+        for byte in session.as_str().bytes() {
+            match byte {
+                b'a'..=b'z' | b'0'..=b'9' | b'-' => name.push(char::from(byte)),
+                // File systems may not tell upper-case letters from lower-case ones.
+                _ => name.push_str(&format!("_{byte:02x}")),
+            }
+        }
         self.folder.join(format!("{name}.jsonl"))
     }
 }
@@ -192,17 +209,31 @@ impl RealtimeJournal for FolderJournal {
         entries: Vec<RealtimeEntry>,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         let (path, folder, session) = (self.file_path(session), self.folder.clone(), session.clone());
+        let known_ends = self.known_ends.clone();
         run_blocking(move || {
-            let (mut file, known) = open_journal_file(&folder, &path).map_err(to_store_error)?;
-            if known != at {
-                return Err(StoreError::stale_read(&session, known, at));
+            let known_end = lock(&known_ends).remove(&session);
+            let (mut file, end) = open_journal_file(&folder, &path, known_end).map_err(to_store_error)?;
+            if end.entries != at {
+                return Err(StoreError::stale_read(&session, end.entries, at));
             }
             let mut lines = String::new();
             for entry in &entries {
                 lines.push_str(&serde_json::to_string(entry).unwrap_or_default());
                 lines.push('\n');
             }
-            file.write_all(lines.as_bytes()).and_then(|()| file.sync_data()).map_err(to_store_error)
+            file.write_all(lines.as_bytes()).and_then(|()| file.sync_data()).map_err(to_store_error)?;
+            let end = JournalEnd {
+                bytes: end.bytes + lines.len() as u64,
+                entries: end.entries + entries.len() as u64,
+            };
+            if entries.last() != Some(&RealtimeEntry::Closed) {
+                let mut ends = lock(&known_ends);
+                if ends.len() >= MAX_KNOWN_ENDS {
+                    ends.pop_first();
+                }
+                ends.insert(session, end);
+            }
+            Ok(())
         })
     }
 
@@ -223,14 +254,22 @@ impl RealtimeJournal for FolderJournal {
     }
 }
 
-/// Opens and locks a journal file for appending, and returns it with the number of its entries. A torn last
-/// line is removed.
-fn open_journal_file(folder: &Path, path: &Path) -> std::io::Result<(File, u64)> {
+/// Opens and locks a journal file for appending, and returns it with its end. A torn last line is removed. A file that has
+/// the known length is not read: a journal only grows.
+fn open_journal_file(
+    folder: &Path,
+    path: &Path,
+    known_end: Option<JournalEnd>,
+) -> std::io::Result<(File, JournalEnd)> {
     std::fs::create_dir_all(folder)?;
     let mut file = File::options().create(true).append(true).read(true).open(path)?;
     // The exclusive lock makes concurrent appends of two processes sequential, so that the second sees a stale
     // index.
     file.lock()?;
+    let length = file.metadata()?.len();
+    if let Some(end) = known_end.filter(|end| end.bytes == length) {
+        return Ok((file, end));
+    }
     let mut text = String::new();
     file.rewind()?;
     file.read_to_string(&mut text)?;
@@ -239,8 +278,8 @@ fn open_journal_file(folder: &Path, path: &Path) -> std::io::Result<(File, u64)>
         // A process crashed while it wrote the last line.
         file.set_len(whole as u64)?;
     }
-    let entry_count = text[..whole].lines().count() as u64;
-    Ok((file, entry_count))
+    let end = JournalEnd { bytes: whole as u64, entries: text[..whole].lines().count() as u64 };
+    Ok((file, end))
 }
 
 /// Converts an error from a journal file.

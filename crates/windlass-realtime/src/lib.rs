@@ -41,7 +41,7 @@ pub use journal::{
 pub use machine::{AudioRelease, GuardrailFollowUp, PlaybackSource, RespondWhen, ToolCallMode};
 pub use metrics::{SessionMetrics, TurnMetrics};
 pub use session::{
-    CloseReport, GuardrailFailurePolicy, RealtimeEvents, RealtimeSession, RealtimeSessionBuilder,
-    ReconnectPolicy, SessionClosed, SessionRequestError, SessionStartError,
+    CloseReport, GuardrailFailurePolicy, HeldCallEvidence, RealtimeEvents, RealtimeSession,
+    RealtimeSessionBuilder, ReconnectPolicy, SessionClosed, SessionRequestError, SessionStartError,
 };
 pub use windlass_net as net;

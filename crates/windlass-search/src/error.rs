@@ -41,10 +41,11 @@ pub enum SearchError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A folder or file that was added before does not exist any more. Its files stay in the index.
+    /// A folder or file that was added before does not exist any more, or the folder has no files any more, as a mount
+    /// point without its disk. Its files stay in the index.
     #[error(
-        "`{path}` does not exist any more, and {file_count} of its files are in the index; hint: `remove_path` removes \
-         them, and so does `add_path(…).remove_if_missing()`"
+        "`{path}` is gone or has no files any more, and {file_count} of its files are in the index; hint: `remove_path` \
+         removes them, and so does `add_path(…).remove_if_missing()`"
     )]
     MissingRoot {
         /// The path that was added before.

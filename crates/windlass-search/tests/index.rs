@@ -390,6 +390,58 @@ fn a_missing_root_keeps_its_files_until_somebody_says_otherwise() {
     assert_eq!(found("heron"), 0);
 }
 
+/// The mount point of a disk that is not mounted is an empty folder.
+#[test]
+fn an_empty_mount_point_keeps_its_files_until_somebody_says_otherwise() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let docs = folder.path().join("docs");
+    fs::create_dir_all(docs.join("birds")).expect("made");
+    let index = open_index(folder.path());
+    assert_eq!(index.add_path(&docs).run().expect("an empty folder can be added").added, 0);
+    index.refresh().expect("it was empty before");
+    for name in ["birds/heron.txt", "crow.txt"] {
+        fs::write(docs.join(name), "the quiet heron").expect("written");
+    }
+    index.add_path(&docs).run().expect("runs");
+    fs::remove_file(docs.join("crow.txt")).expect("removed");
+    assert_eq!(index.refresh().expect("one file is left").removed, 1);
+    fs::remove_dir_all(docs.join("birds")).expect("removed");
+    for refused in [index.refresh(), index.add_path(&docs).run()] {
+        assert!(matches!(refused, Err(SearchError::MissingRoot { file_count: 1, .. })), "{refused:?}");
+    }
+    assert_eq!(index.search("heron").run().expect("searches").hits.len(), 1, "its files stay");
+    assert_eq!(index.add_path(&docs).remove_if_missing().run().expect("runs").removed, 1);
+    index.refresh().expect("somebody has said so");
+}
+
+/// A process that was stopped keeps its claims, for it may go on.
+#[test]
+fn a_file_that_a_stopped_process_has_claimed_is_waited_for_within_a_bound() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let docs = folder.path().join("docs");
+    fs::create_dir(&docs).expect("made");
+    for name in ["heron.txt", "crow.txt"] {
+        fs::write(docs.join(name), "a bird").expect("written");
+    }
+    let limits = IndexingLimits { max_claim_wait: std::time::Duration::ZERO, ..IndexingLimits::default() };
+    let path = folder.path().join("test.index");
+    let index = Index::options().limits(limits).open(&path).expect("opens");
+    let claimed = docs.join("heron.txt").display().to_string();
+    let db = rusqlite::Connection::open(&path).expect("opens");
+    db.execute("INSERT INTO claims VALUES ('vs_default', ?1, 'stopped')", [&claimed]).expect("claimed");
+    drop(db);
+    let mut lock_path = path.into_os_string();
+    lock_path.push("-worker-stopped");
+    let lock = fs::File::create(&lock_path).expect("made");
+    lock.lock().expect("locked");
+    let report = index.add_path(&docs).run().expect("runs");
+    assert_eq!((report.added, report.problems.len()), (1, 1), "{report}");
+    assert_eq!(report.problems[0].path, docs.join("heron.txt"), "{report}");
+    assert!(report.problems[0].reason.contains("another process has claimed"), "{report}");
+    drop(lock);
+    assert_eq!(index.add_path(&docs).run().expect("runs").added, 1, "its process is gone");
+}
+
 #[test]
 fn everything_that_is_left_out_is_named() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -187,3 +187,27 @@ async fn only_clients_with_the_key_are_served() {
     assert!(answer.starts_with("HTTP/1.1 401"), "no key opens nothing: {answer}");
     server.abort();
 }
+
+/// The memory of a body that does not arrive is not kept from other requests for ever.
+#[tokio::test(start_paused = true)]
+async fn a_slow_body_ends_its_request() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let index = Index::open(folder.path().join("rest.index")).expect("opens");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("is bound");
+    let server = tokio::spawn(RestServer::new(index, API_KEY).serve(listener));
+    let mut stream = tokio::net::TcpStream::connect(address).await.expect("connects");
+    let head = format!(
+        "POST /v1/files HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {API_KEY}\r\nconnection: close\r\n\
+         content-length: 500000000\r\n\r\n--x"
+    );
+    stream.write_all(head.as_bytes()).await.expect("sends");
+    let mut answer = Vec::new();
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(3600), stream.read_to_end(&mut answer));
+    ended.await.expect("it ends before an hour has passed").expect("reads");
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("too slowly"), "{answer}");
+    server.abort();
+}

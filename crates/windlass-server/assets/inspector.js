@@ -110,6 +110,8 @@ function setLive(state) {
 }
 
 let source = null;
+let retry = null;
+let retries = 0;
 let soon = null;
 // A refresh that is planned takes further events along: a run that writes all the time must not put it off for ever. The page
 // of a long run costs more, and is refreshed less often.
@@ -121,6 +123,7 @@ function refreshSoon(delay = 120) {
 
 // One stream for a page: browsers open few connections to a server. A hidden page has none, and looks again when it is shown.
 function connect() {
+  clearTimeout(retry);
   source?.close();
   source = null;
   // The pages of the login belong to nobody yet.
@@ -128,8 +131,15 @@ function connect() {
   const run = $("[data-live=run], [data-live=queued]");
   const address = run ? runPath(run.dataset.run, `/events?from=${run.dataset.records ?? 0}`) : "/v1/inbox/events";
   source = new EventSource(address);
-  source.onopen = () => { setLive("on"); if (source.wasLost) { source.wasLost = false; refreshSoon(); } };
-  source.onerror = () => { setLive("lost"); if (source) source.wasLost = true; };
+  source.wasLost = retries > 0;
+  source.onopen = () => { retries = 0; setLive("on"); if (source.wasLost) { source.wasLost = false; refreshSoon(); } };
+  source.onerror = () => {
+    setLive("lost");
+    if (!source) return;
+    source.wasLost = true;
+    // A browser comes back by itself after a lost connection, and gives up after any answer that is no stream.
+    if (source.readyState === EventSource.CLOSED) connectLater();
+  };
   source.addEventListener("record", () => refreshSoon());
   source.addEventListener("end", () => { source.close(); setTimeout(refreshSoon, 400); });
   let first = true;
@@ -147,6 +157,22 @@ function connect() {
   });
 }
 
+// Connects again after a refusal: at once where the login has ended with its server, later where the server is busy.
+function connectLater() {
+  clearTimeout(retry);
+  const wait = Math.min(30_000, 500 * 2 ** Math.min(retries, 10));
+  retries += 1;
+  retry = setTimeout(async () => {
+    if (document.hidden) return;
+    try {
+      const { status } = await fetch("/v1/me");
+      if (status === 401) location.assign("/login");
+      else if (status === 200) connect();
+      else connectLater();
+    } catch { connectLater(); }
+  }, wait);
+}
+
 // Sums that are still being read.
 setInterval(() => { if (!document.hidden && $("[data-live=costs]")) refreshSoon(); }, 2000);
 
@@ -159,10 +185,12 @@ document.addEventListener("visibilitychange", () => {
 // A call can be approved after every end of its card was on the screen: of its arguments, of its change, and of the card.
 // A card that came or moved under the pointer takes no click for a moment.
 const CLICK_GUARD_MS = 700;
+const SEEN_PARTS = Array.from({ length: 101 }, (_, part) => part / 100);
 const seenDigests = new Set();
 const movedAt = new Map();
 const endsOf = card => [...$$("table.args tr:last-child > td > div:last-child, .change pre > span:last-child, .evidence > :last-child", card), $(".do", card)].filter(Boolean);
-const hasPictures = card => $$(".evidence img", card).every(picture => picture.complete);
+// A picture that could not be loaded is complete too, but it has no width.
+const hasPictures = place => $$(".evidence img", place).every(picture => picture.complete && picture.naturalWidth > 0);
 const unseenEnds = new WeakMap();
 const ends = new IntersectionObserver(entries => {
   for (const entry of entries) {
@@ -170,14 +198,19 @@ const ends = new IntersectionObserver(entries => {
     const card = entry.target.closest(".ask");
     const unseen = card && unseenEnds.get(card);
     if (!unseen) continue;
-    if (entry.intersectionRect.bottom >= entry.boundingClientRect.bottom - 1) unseen.delete(entry.target);
-    // A line that is higher than the window counts when its lower edge is in view, which is no event of its own.
-    [...unseen].map(end => [end, end.getBoundingClientRect()])
-      .filter(([, place]) => place.height > innerHeight && place.bottom > 0 && place.bottom <= innerHeight + 1)
-      .forEach(([end]) => unseen.delete(end));
+    noteSeen(entry, unseen);
     if (unseen.size === 0) { seenDigests.add(card.dataset.digest); updateCard(card); }
   }
-}, { threshold: Array.from({ length: 101 }, (_, part) => part / 100) });
+}, { threshold: SEEN_PARTS });
+
+// Takes an end that is on the screen out of those that nobody has seen.
+function noteSeen(entry, unseen) {
+  if (entry.intersectionRect.bottom >= entry.boundingClientRect.bottom - 1) unseen.delete(entry.target);
+  // A line that is higher than the window counts when its lower edge is in view, which is no event of its own.
+  [...unseen].map(end => [end, end.getBoundingClientRect()])
+    .filter(([, place]) => place.height > innerHeight && place.bottom > 0 && place.bottom <= innerHeight + 1)
+    .forEach(([end]) => unseen.delete(end));
+}
 
 const isFresh = card => Date.now() - (movedAt.get(card.dataset.digest) ?? 0) < CLICK_GUARD_MS;
 const isSeen = card => seenDigests.has(card.dataset.digest) && hasPictures(card);
@@ -284,7 +317,6 @@ async function reviewEdit(card, form) {
   const approve = element("button", "Approve these arguments", "yes");
   const close = element("button", "Back");
   approve.disabled = true;
-  setTimeout(() => { approve.disabled = false; }, CLICK_GUARD_MS);
   approve.onclick = async () => {
     dialog.close();
     await decide(card, { type: "approve_edited", arguments: values }, { digest: shown.sheet.digest });
@@ -307,6 +339,19 @@ async function reviewEdit(card, form) {
   }
   dialog.replaceChildren(...parts, actions);
   dialog.showModal();
+  // As for a card: every end has been on the screen, every picture is loaded, and no click was on its way.
+  const seen = { dataset: { digest: shown.sheet.digest } };
+  movedAt.set(shown.sheet.digest, Date.now());
+  const unseen = new Set([...$$("table.args tr:last-child > td > div:last-child, .change pre, .evidence > :last-child", dialog), actions]);
+  const update = () => { approve.disabled = unseen.size > 0 || isFresh(seen) || !hasPictures(dialog); };
+  const observer = new IntersectionObserver(entries => {
+    entries.filter(entry => entry.isIntersecting).forEach(entry => noteSeen(entry, unseen));
+    update();
+  }, { threshold: SEEN_PARTS });
+  unseen.forEach(end => observer.observe(end));
+  $$(".evidence img", dialog).forEach(picture => picture.addEventListener("load", update));
+  setTimeout(update, CLICK_GUARD_MS + 10);
+  dialog.addEventListener("close", () => observer.disconnect(), { once: true });
   // From the start, and not from the button: the call is read on the way to it.
   title.tabIndex = -1;
   title.focus();

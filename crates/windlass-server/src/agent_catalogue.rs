@@ -1,6 +1,6 @@
 //! The agents of a server without their context types: names, builds and tools, for the API and the pages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -41,6 +41,8 @@ pub(crate) struct ToolSummary {
 pub(crate) struct AgentCatalogue {
     agents: BTreeMap<AgentName, AgentSummary>,
     schemas: BTreeMap<(AgentName, String), Value>,
+    /// Tools whose calls no standing approval covers.
+    tools_without_standing_approvals: BTreeSet<(AgentName, String)>,
 }
 
 impl AgentCatalogue {
@@ -53,6 +55,9 @@ impl AgentCatalogue {
                 for tool in agent.tool_list() {
                     let schema = tool.arguments_schema().clone();
                     let key = (agent.name().clone(), tool.key().to_string());
+                    if !tool.has_standing_approvals() {
+                        catalogue.tools_without_standing_approvals.insert(key.clone());
+                    }
                     catalogue.schemas.insert(key, schema.clone());
                     tools.push(ToolSummary {
                         agent: agent.name().as_str().to_owned(),
@@ -84,6 +89,11 @@ impl AgentCatalogue {
     /// Returns the schema of a tool's arguments, if it is known.
     pub(crate) fn arguments_schema(&self, agent: &AgentName, tool: &ToolKey) -> Option<&Value> {
         self.schemas.get(&(agent.clone(), tool.to_string()))
+    }
+
+    /// Returns true unless a standing approval covers no call of the tool.
+    pub(crate) fn has_standing_approvals(&self, agent: &AgentName, tool: &ToolKey) -> bool {
+        !self.tools_without_standing_approvals.contains(&(agent.clone(), tool.to_string()))
     }
 }
 

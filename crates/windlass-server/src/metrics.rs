@@ -84,6 +84,10 @@ struct StoreGauges {
 impl ServerMetrics {
     /// Counts an event of a run that this server drives.
     pub(crate) fn observe(&self, event: &RunEvent) {
+        // An earlier driver may have counted it, or a later one counts it again.
+        if event.is_repeated {
+            return;
+        }
         let mut counters = lock_unpoisoned(&self.counters);
         match &event.kind {
             RunEventKind::ModelResponded(info) => {
@@ -91,7 +95,7 @@ impl ServerMetrics {
                 counters.models.entry(model).or_default().add(&info.usage);
                 counters.model_latency.observe(info.responded_at.0.saturating_sub(info.requested_at.0));
             }
-            RunEventKind::CallSettled { status, info, .. } if !event.is_repeated => {
+            RunEventKind::CallSettled { status, info, .. } => {
                 let name = serde_json::to_value(status).ok();
                 let name = name.as_ref().and_then(|name| name.as_str()).unwrap_or("other").to_owned();
                 *counters.calls.entry(name).or_default() += 1;
@@ -99,7 +103,12 @@ impl ServerMetrics {
                     counters.call_latency.observe(info.settled_at.0.saturating_sub(started.0));
                 }
             }
-            RunEventKind::ModelRetryScheduled { .. } => counters.model_retries += 1,
+            RunEventKind::ModelRetryScheduled { .. } => {
+                counters.model_retries += 1;
+                // The request that failed. Its model is not known.
+                let failed = counters.models.entry(crate::spending::UNNAMED_MODEL.to_owned()).or_default();
+                failed.add(&Usage::of_unknown_request());
+            }
             RunEventKind::BudgetReached { .. } => counters.budgets_reached += 1,
             _ => {}
         }
@@ -110,7 +119,11 @@ impl ServerMetrics {
         let MetricCounters { models, calls, model_retries, budgets_reached, .. } = &*counters;
         type Amount = fn(&Usage) -> f64;
         let by_model: [(&str, &str, Amount); 5] = [
-            ("windlass_model_requests_total", "Model requests.", |usage| usage.requests as f64),
+            (
+                "windlass_model_requests_total",
+                "Model requests, failed ones that are repeated included.",
+                |usage| usage.requests as f64,
+            ),
             (
                 "windlass_model_requests_of_unknown_cost_total",
                 "Model requests whose cost is unknown.",
@@ -256,4 +269,28 @@ fn head(text: &mut String, name: &str, kind: &str, help: &str) {
 /// Escapes the value of a label.
 fn label(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_request_counts_once_however_often_its_event_is_delivered() {
+        let metrics = ServerMetrics::default();
+        for is_repeated in [false, true, true] {
+            let kind =
+                RunEventKind::ModelRetryScheduled { error: "away".to_owned(), delay: Duration::from_secs(1) };
+            metrics.observe(&RunEvent { seq: 1, path: Vec::new(), is_repeated, kind });
+        }
+        let mut text = String::new();
+        metrics.write_counters(&mut text);
+        for line in [
+            "windlass_model_requests_total{model=\"unnamed\"} 1",
+            "windlass_model_requests_of_unknown_cost_total{model=\"unnamed\"} 1",
+            "windlass_model_retries_total 1",
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line}: {text}");
+        }
+    }
 }

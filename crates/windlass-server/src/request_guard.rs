@@ -14,7 +14,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::access::RequestEvidence;
-use crate::api::ApiError;
+use windlass_text::SafeText;
+
+use crate::api::{ApiError, ErrorCode};
 use crate::server::ServerState;
 
 /// Name of the cookie of a person who is logged in.
@@ -38,16 +40,26 @@ pub(crate) async fn guard_request(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let path = request.uri().path().to_owned();
+    let path = SafeText::from_line(request.uri().path()).to_string();
+    let method = request.method().clone();
+    let mut person = String::new();
     let mut response = match check_request(&state, peer, &request) {
         Ok(identity) => {
             if let Some(identity) = identity {
+                person = SafeText::from_line(&identity.name).to_string();
                 request.extensions_mut().insert(identity);
             }
-            next.run(request).await
+            let response = next.run(request).await;
+            if is_refusal(response.status()) {
+                let code = response.extensions().get::<ErrorCode>().map_or("http", |code| code.0);
+                let status = response.status().as_u16();
+                tracing::warn!(%peer, %method, path, person, status, code, "a request is refused");
+            }
+            response
         }
         Err(error) => {
-            tracing::warn!(%peer, method = %request.method(), path, code = error.code, "a request is refused");
+            let status = error.status.as_u16();
+            tracing::warn!(%peer, %method, path, person, status, code = error.code, "a request is refused");
             if error.status == StatusCode::UNAUTHORIZED && wants_page(request.headers()) {
                 axum::response::Redirect::to("/login").into_response()
             } else {
@@ -57,6 +69,22 @@ pub(crate) async fn guard_request(
     };
     add_security_headers(response.headers_mut());
     response
+}
+
+/// Returns true if a request was refused for its person, its form or its amount. Runs that are not there, conflicts and
+/// decisions that do not fit are ordinary answers.
+fn is_refusal(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_REQUEST
+            | StatusCode::UNAUTHORIZED
+            | StatusCode::FORBIDDEN
+            | StatusCode::METHOD_NOT_ALLOWED
+            | StatusCode::REQUEST_TIMEOUT
+            | StatusCode::PAYLOAD_TOO_LARGE
+            | StatusCode::UNSUPPORTED_MEDIA_TYPE
+            | StatusCode::TOO_MANY_REQUESTS
+    )
 }
 
 fn check_request(

@@ -81,6 +81,42 @@ async fn an_approver_is_shown_what_the_tool_saw_and_its_picture() {
     assert!(page.contains("class=\"shot\"") && page.contains("/media?url=artefact%3Ar1%2F"), "{page}");
 }
 
+/// A run whose file is dropped on the page of another server is shown with its pictures, and its import has them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_downloaded_run_has_its_pictures() {
+    let server = TestServer::start().await;
+    let client = server.client();
+    let paused = client.start_until("r1", "click it", "paused").await;
+    let approve = decision(&paused["pending"][0], json!({ "type": "approve" }));
+    assert_eq!(client.post("/v1/runs/r1/decisions", &approve).await.0, 200);
+    client.wait_for("r1", "finished").await;
+    let (_, text) = client.get_text("/v1/runs/r1/export").await;
+    assert_eq!(text.matches(support::PICTURE).count(), 1, "{text}");
+    let address = "src=\"/media?url=artefact%3Ar1%2F";
+    let post = async |to: &support::TestClient, path: &str, text: String| {
+        let request = to.request("POST", path).header("content-type", "text/plain");
+        to.send(request.body(text.into()).unwrap()).await
+    };
+    let shown_picture = async |to: &support::TestClient, page: &str| -> u16 {
+        let (_, page) = to.get_text(page).await;
+        let start = page.find(address).unwrap() + "src=\"".len();
+        let picture = page[start..].split('"').next().unwrap();
+        to.get_text(picture).await.0
+    };
+    // Another store has neither the run nor its pictures.
+    let other = TestServer::start().await;
+    let to = other.client();
+    let damaged = text.replace(support::PICTURE, &support::PICTURE.replace("AAAADUlE", "AAAADUlF"));
+    for (text, code) in [(damaged, 404), (text.clone(), 200)] {
+        let look = support::read_json(post(&to, "/look", text).await).await.1;
+        assert_eq!(shown_picture(&to, look.as_str().unwrap()).await, code, "{look}");
+    }
+    let stored = TestServer::start().await;
+    let to = stored.client();
+    assert_eq!(post(&to, "/v1/runs/import", text).await.status(), 201);
+    assert_eq!(shown_picture(&to, "/runs/r1").await, 200);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decision_about_another_sheet_is_refused() {
     let server = TestServer::start().await;

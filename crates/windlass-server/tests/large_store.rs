@@ -106,6 +106,7 @@ fn lines_of(run: &RunId, at: Timestamp) -> Vec<JournalLine> {
         model: Some("clerk-1".to_owned()),
         attempts: 1,
         requested_at: Some(at),
+        finish_reason: None,
     };
     let finished = RunFinished { output: "Done.".to_owned(), message: None };
     let entries = [

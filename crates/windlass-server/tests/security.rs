@@ -267,6 +267,26 @@ async fn a_nested_call_is_approved_by_a_person_with_the_right_for_its_agent() {
     assert_eq!(bo.post("/v1/runs/r/decisions", &body).await.0, 200);
 }
 
+/// A standing approval of a tool that has none is neither offered nor accepted.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_standing_approval_is_offered_for_a_tool_that_has_none() {
+    let server = TestServer::start().await;
+    let client = server.client();
+    for (run, input, is_offered) in [("pays", "pay Ropeworks", true), ("clicks", "click", false)] {
+        let start = json!({ "run": run, "agent": "clerk", "input": input });
+        assert_eq!(client.post("/v1/runs", &start).await.0, 201);
+        let item = client.wait_for(run, "paused").await["pending"][0].clone();
+        assert_eq!(item["sheet"]["covers_always"].is_string(), is_offered, "{item}");
+        let body = json!({
+            "call": item["call"], "attempt": item["attempt"], "displayed": item["sheet"]["digest"],
+            "decision": { "type": "approve" }, "for_run": true
+        });
+        let (code, told) = client.post(&format!("/v1/runs/{run}/decisions"), &body).await;
+        assert_eq!(code == 400, !is_offered, "{code} {told}");
+        assert_eq!(told.to_string().contains("covers no later one"), !is_offered, "{told}");
+    }
+}
+
 /// The right to approve on a server, its token and its process are no signature: in a store with approvers, a decision over
 /// HTTP is refused with its reason, whatever protocol it comes by, and the call waits for an approver.
 #[tokio::test(flavor = "multi_thread")]

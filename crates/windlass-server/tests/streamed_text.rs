@@ -7,15 +7,21 @@ mod followed_text;
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use followed_text::{ANSWER, PARTS, PacedModel};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use support::{TestClient, TestServer};
+use tokio::sync::Notify;
 use windlass::agent::Agent;
+use windlass::core::item::Item;
 use windlass::fleet::{AgentRegistry, Worker};
 use windlass::guardrail::{GuardrailVerdict, OutputGuardrail};
-use windlass::model::{ScriptedModel, ScriptedResponse, SharedModel};
+use windlass::model::{
+    DeltaSink, FinishReason, Model, ModelError, ModelRequest, ModelResponse, ScriptedModel, ScriptedResponse,
+    SharedModel,
+};
 use windlass::store::SqliteStore;
 use windlass::tool::{Tool, ToolContext, ToolError};
 use windlass_server::ServerLimits;
@@ -134,6 +140,57 @@ async fn an_idempotency_key_of_any_bytes_starts_one_run_and_an_odd_one_is_refuse
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_a_guardrail_still_checks_is_in_no_response() {
+    let (passed, is_checked) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+    let (pass, checked) = (passed.clone(), is_checked.clone());
+    let guardrail = OutputGuardrail::new("slow", move |_, _| {
+        let (pass, checked) = (pass.clone(), checked.clone());
+        async move {
+            checked.store(true, Ordering::SeqCst);
+            pass.notified().await;
+            Ok(GuardrailVerdict::Pass)
+        }
+    });
+    let clerk = support::clerk_named("slow").output_guardrail(guardrail);
+    let server = TestServer::start_agents([clerk], |server| server).await;
+    let client = server.client();
+    let start = json!({ "model": "slow", "input": "hello", "background": true });
+    let (_, queued) = client.post("/v1/responses", &start).await;
+    let id = queued["id"].as_str().unwrap();
+    while !is_checked.load(Ordering::SeqCst) {
+        tokio::task::yield_now().await;
+    }
+    let (_, response) = client.get(&format!("/v1/responses/{id}")).await;
+    assert_eq!((&response["status"], &response["output"]), (&json!("in_progress"), &json!([])));
+    passed.notify_one();
+    client.wait_for(id, "finished").await;
+    let (_, response) = client.get(&format!("/v1/responses/{id}")).await;
+    assert_eq!(response["output"][0]["content"][0]["text"], "Done after 0 outputs.");
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+#[expect(dead_code, reason = "only the schema is used")]
+struct Order {
+    dish: String,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_has_the_messages_of_the_model_only() {
+    let right = r#"{"dish":"soup"}"#;
+    let script = ScriptedModel::new([ScriptedResponse::text("soup"), ScriptedResponse::text(right)]);
+    let counter = Agent::new("counter").model(SharedModel::new(script)).output_type::<Order>();
+    let server = TestServer::start_agents([counter], |server| server).await;
+    let client = server.client();
+    let (code, answered) =
+        client.post("/v1/responses", &json!({ "model": "counter", "input": "hello" })).await;
+    assert_eq!(code, 200, "{answered}");
+    let (_, response) = client.get(&format!("/v1/responses/{}", answered["id"].as_str().unwrap())).await;
+    let texts: Vec<&Value> =
+        response["output"].as_array().unwrap().iter().map(|item| &item["content"][0]["text"]).collect();
+    assert_eq!(texts, [&json!("soup"), &json!(right)], "{response}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_response_that_is_read_later_says_that_its_run_has_failed() {
     let blocked = support::clerk_named("blocked")
         .output_guardrail(OutputGuardrail::new("no", |_, _| async { Ok(GuardrailVerdict::Tripwire) }));
@@ -148,4 +205,40 @@ async fn a_response_that_is_read_later_says_that_its_run_has_failed() {
     assert_eq!(response["status"], "failed");
     assert!(response["error"]["message"].is_string(), "{response}");
     assert!(!response.to_string().contains("Done after"), "{response}");
+}
+
+/// A model whose text is cut off.
+struct ShortModel;
+
+impl Model for ShortModel {
+    async fn respond<'a>(
+        &'a self,
+        _: ModelRequest<'a>,
+        _: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
+        let mut response = ModelResponse::default();
+        response.items.push(Arc::new(Item::assistant("Once upon a")));
+        response.details.finish_reason = Some(FinishReason::LengthLimit);
+        Ok(response)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_that_is_cut_off_says_so() {
+    let server = TestServer::start_agents([Agent::new("writer").model(ShortModel)], |server| server).await;
+    let client = server.client();
+    let streamed = read_stream(&client, "writer").await;
+    assert!(
+        streamed.contains("\"finish_reason\":\"length\"") && !streamed.contains("\"stop\""),
+        "{streamed}"
+    );
+    let plain = client.post("/v1/chat/completions", &request("writer", false)).await.1;
+    assert_eq!(plain["choices"][0]["finish_reason"], "length", "{plain}");
+    let whole = client.post("/v1/responses", &json!({ "model": "writer", "input": "hello" })).await.1;
+    assert_eq!(
+        (&whole["status"], &whole["incomplete_details"]["reason"]),
+        (&json!("incomplete"), &json!("max_output_tokens"))
+    );
+    let again = client.get(&format!("/v1/responses/{}", whole["id"].as_str().unwrap())).await.1;
+    assert_eq!(again["status"], "incomplete", "{again}");
 }

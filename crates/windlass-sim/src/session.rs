@@ -109,6 +109,17 @@ impl SessionStore for SimSessions {
         self.with_latency(async move { self.backing_sessions.run_position(session, run).await })
     }
 
+    fn list_run_positions<'a>(
+        &'a self,
+        session: &'a SessionId,
+        after: Option<&'a RunId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<(RunId, u64)>, StoreError>> {
+        self.with_latency(
+            async move { self.backing_sessions.list_run_positions(session, after, limit).await },
+        )
+    }
+
     fn replace_items<'a>(
         &'a self,
         session: &'a SessionId,

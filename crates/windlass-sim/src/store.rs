@@ -581,6 +581,18 @@ impl SessionStore for SimStore {
         })
     }
 
+    fn list_run_positions<'a>(
+        &'a self,
+        session: &'a SessionId,
+        after: Option<&'a RunId>,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<(RunId, u64)>> {
+        self.with_latency(async move {
+            self.commit_all();
+            self.backing_store.list_run_positions(session, after, limit).await
+        })
+    }
+
     fn replace_items<'a>(
         &'a self,
         session: &'a SessionId,

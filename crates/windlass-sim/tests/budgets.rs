@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use windlass::core::budget::SpendingBudget;
+use windlass::core::budget::{OnBudgetReached, SpendingBudget};
 use windlass::core::failure::RunFailure;
 use windlass::core::item::Item;
 use windlass::core::journal::JournalEntry;
@@ -14,9 +14,11 @@ use windlass::core::run::Run;
 use windlass::error::RunError;
 use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
 use windlass::prelude::*;
+use windlass::run::RunRecord;
 use windlass_sim::{RunStart, SeedList, Sim, SimStore, WriteFault, check_record, check_seeds};
 
-/// A model that calls its tool for ever, several times in one response, and counts the requests of all processes.
+/// A model that calls its tool as long as it is offered it, several times in one response, and counts the requests of all
+/// processes.
 struct GreedyModel {
     sim: Sim,
     tool: &'static str,
@@ -32,6 +34,10 @@ impl Model for GreedyModel {
     ) -> Result<ModelResponse, ModelError> {
         self.sent.fetch_add(1, Ordering::SeqCst);
         self.sim.random_delay(Duration::from_secs(3)).await;
+        if request.tools.is_empty() {
+            let items = vec![Arc::new(Item::assistant("done"))];
+            return Ok(ModelResponse { items, ..ModelResponse::default() });
+        }
         let call = |n| Item::call(format!("c{}-{n}", request.turn), self.tool, "{\"input\":\"go\"}");
         let items = (0..self.at_once).map(|n| Arc::new(call(n))).collect();
         Ok(ModelResponse { items, ..ModelResponse::default() })
@@ -61,16 +67,27 @@ fn no_crash_makes_a_budget_larger() {
             store.inject_fault(sim.draw(|rng| rng.below(30)), fault);
         }
         let limit = sim.draw(|rng| 2 + rng.below(9));
-        let budget = SpendingBudget::new().requests(limit);
+        let reactions = [OnBudgetReached::Fail, OnBudgetReached::Finish, OnBudgetReached::AskPerson];
+        let reaction = sim.draw(|rng| *rng.pick(&reactions));
+        let budget = SpendingBudget::new().requests(limit).on_reached(reaction);
         let result = sim.run_through_crashes(&store, "run", |start| match start {
             RunStart::Fresh => greedy_agent(&sim, &sent).run("go").budget(budget.clone()),
             RunStart::Recovered { run, store } => greedy_agent(&sim, &sent).recover(run, store),
         });
-        let Err(RunError::Failed(failed)) = result else { panic!("the run fails at its budget") };
-        assert!(matches!(failed.failure, RunFailure::BudgetReached { .. }), "{}", failed.failure);
+        let record: &RunRecord = match (&result, reaction) {
+            (Ok(RunResult::Finished(finished)), OnBudgetReached::Finish) => &finished.record,
+            (Ok(RunResult::Paused(paused)), OnBudgetReached::AskPerson) => paused.record(),
+            // A crash may cost the request that was kept for the last answer.
+            (Err(RunError::Failed(failed)), OnBudgetReached::Fail | OnBudgetReached::Finish) => {
+                assert!(matches!(failed.failure, RunFailure::BudgetReached { .. }), "{}", failed.failure);
+                &failed.record
+            }
+            (Ok(_), _) => panic!("{reaction:?}: another end"),
+            (Err(error), _) => panic!("{reaction:?}: {error}"),
+        };
         assert!(sent.load(Ordering::SeqCst) <= limit, "{} of {limit}", sent.load(Ordering::SeqCst));
-        check_record(&failed.record).expect("the invariants hold");
-        let journal = failed.record.journal();
+        check_record(record).expect("the invariants hold");
+        let journal = record.journal();
         let reserved =
             journal.iter().filter(|one| matches!(one.entry, JournalEntry::BudgetReserved(_))).count();
         let ledger = Run::replay(journal).expect("it replays").run;

@@ -12,10 +12,12 @@ mod characters;
 mod safe_text;
 mod stream;
 pub mod testing;
+mod utc_time;
 mod wrap;
 
 pub use arguments::{ArgumentText, format_arguments, format_diff_line};
 pub use characters::is_hidden;
 pub use safe_text::{SafeText, escape_json};
 pub use stream::StreamEscaper;
+pub use utc_time::format_utc_time;
 pub use wrap::{char_width, text_width};

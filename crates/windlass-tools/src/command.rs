@@ -63,6 +63,7 @@ pub(crate) fn run_command<C: Send + Sync + 'static>(workspace: &Workspace) -> To
     )
     .content_source(ContentSource::Command)
     .needs_approval_if(move |arguments: &RunCommand| needs_approval(&rule.command_approval, arguments))
+    .without_standing_approvals()
     // Commands may change the same files, so they do not run concurrently.
     .conflict_key(|_: &RunCommand| "commands".to_owned())
 }

@@ -50,6 +50,7 @@ pub(crate) fn git_commit<C: Send + Sync + 'static>(workspace: &Workspace) -> Too
         BuiltInApprovalPolicy::Never => false,
         BuiltInApprovalPolicy::Always | BuiltInApprovalPolicy::ExceptFor(_) => true,
     })
+    .without_standing_approvals()
     .conflict_key(|_: &GitCommit| "commands".to_owned())
 }
 

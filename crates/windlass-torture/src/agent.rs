@@ -7,11 +7,11 @@ use serde_json::json;
 use windlass::agent::Agent;
 use windlass::core::item::Item;
 use windlass::core::usage::Usage;
-use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
+use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse, SharedModel};
 use windlass_sim::SimRng;
 
 use crate::deployment::WorkerBuild;
-use crate::order::{AGENT, HELPER, RunOrder};
+use crate::order::{HELPER, RunOrder, agent_name};
 use crate::outside::OutsideWorld;
 use crate::tools::{ToolDeployment, TortureContext, build_tools};
 
@@ -30,25 +30,29 @@ const AGENT_TOOLS: &[&str] = &[
 ];
 const HELPER_TOOLS: &[&str] = &["once", "asked", "key", "gated", "question", "store_key", "expiring_key"];
 
-/// Creates the agent that carries out an order, as one build has it.
-pub fn torture_agent(
-    order: &RunOrder,
-    (world, actor): (&OutsideWorld, &str),
-    deployment: ToolDeployment,
-) -> Agent<TortureContext> {
-    let model = || OrderModel {
-        order: order.clone(),
-        world: world.clone(),
-        actor: actor.to_owned(),
-        build: deployment.build,
-    };
-    let helper = Agent::new(HELPER).model(model()).tools(build_tools(deployment, HELPER_TOOLS));
+/// Creates the agent of runs with a session, or without one, as one build has it. The model belongs to the run.
+pub fn torture_agent(has_session: bool, deployment: ToolDeployment) -> Agent<TortureContext> {
+    let helper = Agent::new(HELPER).tools(build_tools(deployment, HELPER_TOOLS));
     let mut tools = build_tools(deployment, AGENT_TOOLS);
-    if order.session.is_some() {
+    if has_session {
         tools.extend(build_tools(deployment, &["session_key"]));
     }
     tools.push(helper.as_tool(HELPER, "Asks the helper."));
-    Agent::new(AGENT).model(model()).tools(tools)
+    Agent::new(agent_name(has_session)).tools(tools)
+}
+
+/// Creates the model of a run, which follows its order.
+pub fn order_model(
+    order: &RunOrder,
+    (world, actor): (&OutsideWorld, &str),
+    build: WorkerBuild,
+) -> SharedModel {
+    SharedModel::new(OrderModel {
+        order: order.clone(),
+        world: world.clone(),
+        actor: actor.to_owned(),
+        build,
+    })
 }
 
 /// A model whose responses depend only on the order, the agent and the turn.
@@ -66,7 +70,7 @@ impl Model for OrderModel {
         _: &'a DeltaSink,
     ) -> Result<ModelResponse, ModelError> {
         let agent = request.agent.as_str();
-        if agent == AGENT {
+        if agent == self.order.agent_name() {
             let noted = self.world.note_turn(&self.order.run, request.turn, &self.actor);
             noted.map_err(|error| ModelError::new(error.to_string()))?;
         }

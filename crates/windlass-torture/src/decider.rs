@@ -1,15 +1,18 @@
 //! The decider process: a person who approves, edits, rejects, answers, corrects herself, and settles calls in doubt by
-//! looking at the ledger. She also forks runs that have ended.
+//! looking at the ledger. She also forks runs that have ended, and cancels submitted runs, hands them over and adds input to them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::core::decision::{Decision, DecisionScope, HoldReason, PendingCall};
 use windlass::core::id::{CallPath, RunId};
 use windlass::core::inspect::ForkChange;
+use windlass::core::item::Item;
 use windlass::core::journal::{JournalEntry, JournalRecord};
 use windlass::error::StoreErrorKind;
+use windlass::fleet::QueueOrder;
 use windlass::run::PausedRun;
 use windlass::store::{
     PostDecisionError, RunQuery, RunStatus, fork_run, list_all_runs, load_paused, post_decision,
@@ -27,6 +30,8 @@ use crate::worker::{load_orders, open_store};
 
 /// Maximum number of forks in a round.
 const MAX_FORKS: usize = 4;
+/// Maximum number of orders for a run, other than decisions.
+const MAX_QUEUE_ORDERS: u32 = 3;
 
 /// The settings of the decider process.
 #[derive(Clone, Debug)]
@@ -48,6 +53,10 @@ struct Decider {
     store: ProcessStore,
     /// Holds that are decided: the call, the attempt and the digest that was shown.
     decided: BTreeSet<(String, String, u32, String)>,
+    /// Number of orders for each run.
+    posted_orders: BTreeMap<String, u32>,
+    /// Chooses the runs that get orders.
+    rng: SimRng,
 }
 
 /// Decides until the process is killed.
@@ -56,7 +65,9 @@ struct Decider {
 /// Returns the message of an error of the outside world. Errors of the store are retried.
 pub async fn decide(settings: DeciderSettings) -> Result<(), String> {
     let store = open_store(&settings.folder, settings.planted, WorkerBuild::Base).await;
-    let mut decider = Decider { settings, store, decided: BTreeSet::new() };
+    let rng = SimRng::for_purpose(settings.seed, "orders");
+    let posted_orders = BTreeMap::new();
+    let mut decider = Decider { settings, store, decided: BTreeSet::new(), posted_orders, rng };
     loop {
         if let Err(error) = decider.decide_round().await {
             eprintln!("decider: {error}");
@@ -83,6 +94,7 @@ impl Decider {
             for pending in paused.pending_calls() {
                 self.decide_call(order, &paused, &pending).await?;
             }
+            self.order_sometimes(order).await?;
         }
         let ended = list_all_runs(&*self.store.runs, query(vec![RunStatus::Finished]));
         let ended = ended.await.map_err(|error| error.to_string())?;
@@ -188,6 +200,31 @@ impl Decider {
         })
     }
 
+    /// Cancels a submitted run, orders it to another worker, or adds input to it. Runs in sessions get no input: the words of their
+    /// sessions are counted.
+    async fn order_sometimes(&mut self, order: &RunOrder) -> Result<(), String> {
+        let Some(queue) = &self.store.queue else { return Ok(()) };
+        let posted = self.posted_orders.entry(order.run.clone()).or_default();
+        if *posted >= MAX_QUEUE_ORDERS || !self.rng.chance(3) {
+            return Ok(());
+        }
+        let given = match order.session {
+            _ if order.is_cancelled && self.rng.chance(50) => QueueOrder::Cancel,
+            None if self.rng.chance(50) => {
+                let text = format!("and mind point {posted} of {}", order.run);
+                QueueOrder::AddInput { items: vec![Arc::new(Item::user(text))] }
+            }
+            _ => QueueOrder::HandOver,
+        };
+        match queue.post_order(&RunId::new(order.run.as_str()), &given).await {
+            Ok(_) => *posted += 1,
+            // Nobody has submitted it yet.
+            Err(error) if error.kind() == StoreErrorKind::RunNotFound => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(())
+    }
+
     /// Forks a run that has ended and belongs to no session. A run that goes on beside its fork would do the calls that
     /// are under way twice, under one key.
     async fn fork_sometimes(
@@ -199,7 +236,8 @@ impl Decider {
         let new_run = format!("fork-of-{}", order.run);
         let mut rng = SimRng::for_purpose(self.settings.seed, &new_run);
         let fork_count = orders.values().filter(|order| order.fork_of.is_some()).count();
-        let is_wanted = rng.chance(50) && order.session.is_none() && order.fork_of.is_none();
+        let is_wanted =
+            rng.chance(50) && order.session.is_none() && order.fork_of.is_none() && !order.is_cancelled;
         if !is_wanted || fork_count >= MAX_FORKS || orders.contains_key(&new_run) {
             return Ok(());
         }
@@ -214,8 +252,8 @@ impl Decider {
                 return Ok(());
             }
         }
-        let fork =
-            RunOrder { run: new_run, seed: order.seed, session: None, fork_of: Some(order.run.clone()) };
+        let fork_of = Some(order.run.clone());
+        let fork = RunOrder { run: new_run, seed: order.seed, session: None, fork_of, is_cancelled: false };
         append_line(&self.settings.folder.forks(), &fork).map_err(|error| error.to_string())
     }
 }

@@ -15,6 +15,7 @@ pub mod order;
 pub mod outside;
 pub mod plant;
 pub mod process;
+pub mod queue_worker;
 pub mod shim;
 pub mod tools;
 pub mod torturer;

@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use windlass_torture::decider::{DeciderSettings, decide};
 use windlass_torture::files::RoundFolder;
+use windlass_torture::queue_worker::work_from_queue;
 use windlass_torture::torturer::{StoreBackend, TortureOptions, TortureReport, open_world, torture};
 use windlass_torture::worker::{WorkerSettings, work};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.first().map(String::as_str) {
-        Some(role @ ("worker" | "decider")) => run_role(role, &arguments[1..]),
+        Some(role @ ("worker" | "queue-worker" | "decider")) => run_role(role, &arguments[1..]),
         _ => parse_options(&arguments).and_then(|options| run_torture(&options)),
     };
     match done {
@@ -77,7 +78,7 @@ fn run_torture(options: &TortureOptions) -> Result<(), String> {
     let place = format!("seed {}; everything is kept in {}", options.seed, options.folder.display());
     let TortureReport { faults, runs, verdict } = report.map_err(|error| format!("{error}\n{place}"))?;
     eprintln!(
-        "faults={} kills_in_store={} terminations={} full_disks={} failed_writes={} failed_syncs={} server_crashes={} expired_receipts={}",
+        "faults={} kills_in_store={} terminations={} full_disks={} failed_writes={} failed_syncs={} server_crashes={} expired_receipts={} cancelled_runs={} added_inputs={}",
         faults.total(),
         faults.kills_in_store,
         faults.terminations,
@@ -86,6 +87,8 @@ fn run_torture(options: &TortureOptions) -> Result<(), String> {
         faults.failed_sync_calls,
         faults.server_crashes,
         verdict.expired_receipts,
+        verdict.cancelled_runs,
+        verdict.added_inputs,
     );
     println!(
         "kills={} freezes={} clock_steps={} redeploys={} runs={runs} {verdict}",
@@ -111,7 +114,7 @@ fn run_role(role: &str, arguments: &[String]) -> Result<(), String> {
         let has_corrections = decisions == "correcting";
         return runtime.block_on(decide(DeciderSettings { folder, world, seed, has_corrections, planted }));
     }
-    runtime.block_on(work(WorkerSettings {
+    let settings = WorkerSettings {
         folder,
         name: name.clone(),
         build: build.parse()?,
@@ -119,7 +122,11 @@ fn run_role(role: &str, arguments: &[String]) -> Result<(), String> {
         world,
         seed,
         planted,
-    }))
+    };
+    match role {
+        "queue-worker" => runtime.block_on(work_from_queue(settings)),
+        _ => runtime.block_on(work(settings)),
+    }
 }
 
 fn build_runtime() -> Result<tokio::runtime::Runtime, String> {

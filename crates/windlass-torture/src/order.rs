@@ -15,6 +15,8 @@ pub struct RunOrder {
     pub session: Option<String>,
     /// The run that this one is a fork of.
     pub fork_of: Option<String>,
+    /// True if the decider cancels the run, unless it ends before.
+    pub is_cancelled: bool,
 }
 
 /// A call that the model of a run makes.
@@ -32,8 +34,10 @@ pub struct ScriptedCall {
 pub const TURN_COUNT: u32 = 3;
 /// Number of turns with calls of the nested agent.
 pub const HELPER_TURN_COUNT: u32 = 2;
-/// Name of the agent of a run.
-pub const AGENT: &str = "tortured";
+/// Name of the agent of a run without a session.
+const AGENT: &str = "tortured";
+/// Name of the agent of a run in a session, which has one more tool.
+const SESSION_AGENT: &str = "tortured_in_session";
 /// Name of the nested agent.
 pub const HELPER: &str = "helper";
 
@@ -56,7 +60,17 @@ const TOOLS: &[&str] = &[
 ];
 const HELPER_TOOLS: &[&str] = &["once", "asked", "key", "gated", "question", "store_key", "expiring_key"];
 
+/// Returns the name of the agent of runs with a session, or without one.
+pub fn agent_name(has_session: bool) -> &'static str {
+    if has_session { SESSION_AGENT } else { AGENT }
+}
+
 impl RunOrder {
+    /// Returns the name of the run's agent.
+    pub fn agent_name(&self) -> &'static str {
+        agent_name(self.session.is_some())
+    }
+
     /// Returns the words of the user, which no other run has.
     pub fn user_message(&self) -> String {
         format!("please carry out {}", self.run)
@@ -75,7 +89,7 @@ impl RunOrder {
         }
         let mut rng = SimRng::for_purpose(self.seed, &format!("{agent} turn {turn}"));
         let mut tools = if agent == HELPER { HELPER_TOOLS.to_vec() } else { TOOLS.to_vec() };
-        if self.session.is_some() && agent == AGENT {
+        if self.session.is_some() && agent == self.agent_name() {
             tools.push("session_key");
             tools.push("session_key");
         }
@@ -92,6 +106,6 @@ impl RunOrder {
 
     /// Returns all calls of the run's own agent.
     pub fn own_calls(&self) -> impl Iterator<Item = ScriptedCall> + '_ {
-        (1..=TURN_COUNT).flat_map(|turn| self.calls_of_turn(AGENT, turn))
+        (1..=TURN_COUNT).flat_map(|turn| self.calls_of_turn(self.agent_name(), turn))
     }
 }

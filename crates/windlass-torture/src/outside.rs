@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -48,6 +49,8 @@ pub struct BankTransfer {
     pub run: String,
     /// The call that asked first.
     pub call: String,
+    /// Time of the transfer, since the machine was started. No step of the wall clock changes it.
+    pub at: Duration,
 }
 
 /// One line of the file that orders what happens in all runs.
@@ -158,6 +161,7 @@ impl OutsideWorld {
             operation,
             run: request.run.clone(),
             call: request.call.clone(),
+            at: time_since_boot()?,
         };
         std::fs::remove_file(&draft).ok();
         append_line(&draft, &transfer)?;
@@ -216,6 +220,26 @@ impl OutsideWorld {
         Ok(transfers)
     }
 
+    /// Notes that the wall clock of a process is about to be moved.
+    ///
+    /// # Errors
+    /// Returns the error of the file system.
+    pub fn note_clock_step(&self) -> io::Result<()> {
+        append_line(&self.clock_steps_path(), &time_since_boot()?)
+    }
+
+    /// Returns the time of the first step of a wall clock, since the machine was started.
+    ///
+    /// # Errors
+    /// Returns the error of the read.
+    pub fn first_clock_step(&self) -> io::Result<Option<Duration>> {
+        Ok(read_lines(&self.clock_steps_path())?.into_iter().min())
+    }
+
+    fn clock_steps_path(&self) -> PathBuf {
+        self.folder.join("clock_steps.jsonl")
+    }
+
     fn events_path(&self) -> PathBuf {
         self.folder.join("events.jsonl")
     }
@@ -239,4 +263,12 @@ impl OutsideWorld {
         }
         Ok(fence >= highest)
     }
+}
+
+/// Reads the time since the machine was started, which is the same for all processes.
+fn time_since_boot() -> io::Result<Duration> {
+    let text = std::fs::read_to_string("/proc/uptime")?;
+    let seconds = text.split(' ').next().and_then(|seconds| seconds.parse::<f64>().ok());
+    let seconds = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/uptime cannot be read"))
 }

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use windlass::BoxFuture;
 use windlass::core::canonical::Digest;
-use windlass::core::id::{CallPath, RunId, SessionId, Timestamp};
+use windlass::core::id::{AgentName, CallPath, RunId, SessionId, Timestamp};
 use windlass::core::item::{Item, OutputContent};
 use windlass::core::journal::JournalLine;
 use windlass::error::StoreError;
+use windlass::fleet::RunQueue;
 use windlass::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
 use windlass::store::{
     DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, SqliteStore,
-    Store, StoreFuture, StoreWrapper, StoredLease,
+    Store, StoreFuture, StoreWrapper, StoredLease, session_of_first_line,
 };
 
 use windlass_postgres::PostgresStore;
@@ -47,11 +48,13 @@ pub enum PlantedBug {
     RefusedCorrections,
     /// A receipt is written in a transaction of its own, a while after the settlement.
     LateReceipts,
+    /// A run appends to its session while another one holds it.
+    UnheldSessions,
 }
 
 impl PlantedBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::WallClockLeases,
         Self::SharedKeys,
         Self::SchemaKeys,
@@ -61,6 +64,7 @@ impl PlantedBug {
         Self::IgnoredCorrections,
         Self::RefusedCorrections,
         Self::LateReceipts,
+        Self::UnheldSessions,
     ];
 }
 
@@ -76,6 +80,7 @@ impl fmt::Display for PlantedBug {
             Self::IgnoredCorrections => "ignored_corrections",
             Self::RefusedCorrections => "refused_corrections",
             Self::LateReceipts => "late_receipts",
+            Self::UnheldSessions => "unheld_sessions",
         })
     }
 }
@@ -96,23 +101,27 @@ pub struct ProcessStore {
     pub runs: Arc<dyn Store>,
     /// The sessions, in the same store.
     pub sessions: Arc<dyn SessionStore>,
+    /// The queue in the same store; absent with a planted bug.
+    pub queue: Option<Arc<dyn RunQueue>>,
 }
 
 impl ProcessStore {
     /// Returns the store in a database.
     pub fn of_database(store: PostgresStore) -> Self {
         let store = Arc::new(store);
-        Self { runs: store.clone(), sessions: store }
+        Self { runs: store.clone(), sessions: store.clone(), queue: Some(store) }
     }
 
     /// Returns the store itself, or with a planted bug its wrapper.
     pub fn new(store: SqliteStore, bug: Option<PlantedBug>, build: WorkerBuild) -> Self {
         let store = Arc::new(store);
-        let Some(bug) = bug else { return Self { runs: store.clone(), sessions: store } };
+        let Some(bug) = bug else {
+            return Self { runs: store.clone(), sessions: store.clone(), queue: Some(store) };
+        };
         let sessions = Arc::new(PlantedSessions { inner: store.clone(), bug });
         let posted = Mutex::default();
         let runs = Arc::new(PlantedStore { inner: store, sessions: sessions.clone(), bug, build, posted });
-        Self { runs, sessions }
+        Self { runs, sessions, queue: None }
     }
 }
 
@@ -127,6 +136,19 @@ struct PlantedStore {
 }
 
 impl PlantedStore {
+    /// Frees a session from another run, with the bug that no run holds one.
+    async fn free_held_session(&self, session: &SessionId, run: &RunId) -> Result<(), StoreError> {
+        if self.bug != PlantedBug::UnheldSessions {
+            return Ok(());
+        }
+        match self.inner.session_holder(session).await? {
+            Some(holder) if holder.run.as_ref() != Some(run) => {
+                self.inner.free_session(session, &holder).await
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Returns the key of a receipt as the bug has it.
     fn receipt_key(&self, key: &ReceiptKey) -> ReceiptKey {
         let digest = match self.bug {
@@ -162,6 +184,9 @@ impl StoreWrapper for PlantedStore {
                 PlantedBug::LateReceipts => std::mem::take(&mut writes.receipts),
                 _ => Vec::new(),
             };
+            for write in &writes.sessions {
+                self.free_held_session(&write.session, &lease.run).await?;
+            }
             let end = at + lines.len() as u64;
             self.inner.append_with_writes(lease, at, lines, durability, writes).await?;
             for receipt in late {
@@ -170,6 +195,28 @@ impl StoreWrapper for PlantedStore {
                 self.inner.append_with_writes(lease, end, Vec::new(), durability, writes).await?;
             }
             Ok(())
+        })
+    }
+
+    fn create_run<'a>(
+        &'a self,
+        run: &'a RunId,
+        agent: &'a AgentName,
+        claim: LeaseClaim<'a>,
+        lines: Vec<JournalLine>,
+    ) -> StoreFuture<'a, Lease> {
+        Box::pin(async move {
+            if let Some(start) = lines.first().and_then(session_of_first_line) {
+                self.free_held_session(&start.session, run).await?;
+            }
+            self.inner.create_run(run, agent, claim, lines).await
+        })
+    }
+
+    fn hold_session<'a>(&'a self, lease: &'a Lease, session: &'a SessionId) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            self.free_held_session(session, &lease.run).await?;
+            self.inner.hold_session(lease, session).await
         })
     }
 
@@ -276,6 +323,15 @@ impl SessionStore for PlantedSessions {
         run: &'a RunId,
     ) -> BoxFuture<'a, Result<u64, StoreError>> {
         self.inner.run_position(session, run)
+    }
+
+    fn list_run_positions<'a>(
+        &'a self,
+        session: &'a SessionId,
+        after: Option<&'a RunId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<(RunId, u64)>, StoreError>> {
+        self.inner.list_run_positions(session, after, limit)
     }
 
     fn replace_items<'a>(

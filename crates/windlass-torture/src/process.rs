@@ -13,6 +13,7 @@ use crate::fault::{Fault, FaultCounts};
 use crate::files::RoundFolder;
 use crate::plant::PlantedBug;
 use crate::shim::{FaultControl, FaultShim, KillStage};
+use crate::torturer::open_world;
 
 /// The part that a process plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub struct RoundSettings {
     pub lease_duration: Duration,
     /// True if the tools pass fences on, and stale ones are refused.
     pub is_fenced: bool,
+    /// True if the runs are submitted to the queue of the store, and `windlass::fleet::Worker` drives them.
+    pub is_queued: bool,
     /// True if the decider corrects some of her decisions.
     pub has_corrections: bool,
     /// The bug that all processes have, if one is planted.
@@ -114,6 +117,7 @@ impl ProcessSlot {
         let program = std::env::current_exe().map_err(said)?;
         let mut command = Command::new(program);
         command.arg(match self.role {
+            ProcessRole::Worker if round.is_queued => "queue-worker",
             ProcessRole::Worker => "worker",
             ProcessRole::Decider => "decider",
         });
@@ -248,7 +252,7 @@ impl ProcessSlot {
         }
         while self.clock_steps.last().is_some_and(|at| *at <= now) {
             self.clock_steps.pop();
-            self.step_clock(counts)?;
+            self.step_clock(round, counts)?;
         }
         let Some(child) = &mut self.child else { return Ok(()) };
         match child.try_wait().map_err(|error| error.to_string())? {
@@ -272,7 +276,7 @@ impl ProcessSlot {
     }
 
     /// Moves the wall clock of the process: an hour ahead, an hour back, and right again.
-    fn step_clock(&mut self, counts: &mut FaultCounts) -> Result<(), String> {
+    fn step_clock(&mut self, round: &RoundSettings, counts: &mut FaultCounts) -> Result<(), String> {
         let Some(control) = &self.control else { return Ok(()) };
         self.clock_offset = match self.clock_offset {
             0 => 3_600,
@@ -280,6 +284,8 @@ impl ProcessSlot {
             _ => 0,
         };
         counts.clock_steps += 1;
+        let world = open_world(round.folder.path(), round.is_fenced);
+        world.note_clock_step().map_err(|error| error.to_string())?;
         control.set_clock_offset(self.clock_offset).map_err(|error| error.to_string())
     }
 

@@ -26,7 +26,7 @@ pub struct TortureContext {
 }
 
 /// Time after which the receipts of the tool `expiring_key` expire.
-const RECEIPT_EXPIRY: Duration = Duration::from_millis(150);
+pub(crate) const RECEIPT_EXPIRY: Duration = Duration::from_millis(150);
 
 /// The tools of a process: of one build, and with a bug if one is planted.
 #[derive(Clone, Copy, Debug)]

@@ -97,10 +97,10 @@ pub fn torture(options: &TortureOptions, runtime: &Runtime) -> Result<TortureRep
     let mut report = TortureReport::default();
     let mut failed_rounds = 0;
     for number in 0_u64.. {
-        // A short torture has a plain and a fenced round, too.
+        // A short torture has plain and fenced rounds, and both kinds with a queue, too.
         let per_round = match options.planted {
             Some(_) => FAULTS_PER_PLANTED_ROUND,
-            None => FAULTS_PER_ROUND.min(options.faults.div_ceil(2)),
+            None => FAULTS_PER_ROUND.min(options.faults.div_ceil(4)),
         };
         let faults = options.faults.saturating_sub(report.faults.total()).min(per_round);
         if faults == 0 {
@@ -113,6 +113,7 @@ pub fn torture(options: &TortureOptions, runtime: &Runtime) -> Result<TortureRep
             seed: SimRng::for_purpose(options.seed, &format!("round {number}")).next_u64(),
             lease_duration: if is_fenced { FREEZE_LEASE } else { PLAIN_LEASE },
             is_fenced,
+            is_queued: options.planted.is_none() && number % 4 >= 2,
             has_corrections: !is_left_out("correction"),
             planted: options.planted,
             shim: shim.clone(),
@@ -195,7 +196,9 @@ impl OrderBook<'_> {
         let run = format!("run-{}", self.count);
         let mut rng = SimRng::for_purpose(self.round.seed, &run);
         let session = rng.chance(60).then(|| format!("session-{}", rng.below(SESSION_COUNT)));
-        let order = RunOrder { run, seed: rng.next_u64(), session, fork_of: None };
+        // Only submitted runs are cancelled from another process. The words of sessions are counted.
+        let is_cancelled = self.round.is_queued && session.is_none() && rng.chance(40);
+        let order = RunOrder { run, seed: rng.next_u64(), session, fork_of: None, is_cancelled };
         self.count += 1;
         append_line(&self.round.folder.orders(), &order).map_err(|error| error.to_string())
     }

@@ -15,7 +15,7 @@ use windlass::store::{LeaseObserver, SqliteStore};
 use windlass_postgres::{PostgresOptions, PostgresStore};
 use windlass_sim::SimRng;
 
-use crate::agent::torture_agent;
+use crate::agent::{order_model, torture_agent};
 use crate::deployment::WorkerBuild;
 use crate::files::{RoundFolder, append_line, read_lines};
 use crate::order::RunOrder;
@@ -169,7 +169,7 @@ pub async fn try_open_store(
 }
 
 /// Returns the orders whose runs have not ended by the word of any worker.
-fn load_open_orders(folder: &RoundFolder) -> Result<Vec<RunOrder>, String> {
+pub(crate) fn load_open_orders(folder: &RoundFolder) -> Result<Vec<RunOrder>, String> {
     let ended = read_lines::<EndedRun>(&folder.ended()).map_err(|error| error.to_string())?;
     let ended: BTreeSet<String> = ended.into_iter().map(|ended| ended.run).collect();
     let mut orders = load_orders(folder).map_err(|error| error.to_string())?;
@@ -195,19 +195,21 @@ fn start_drive(
 ) -> [CancelHandle; 2] {
     let deployment = ToolDeployment { build: settings.build, planted: settings.planted };
     let actor = format!("{} {}", settings.name, settings.build);
-    let agent = torture_agent(&order, (&settings.world, &actor), deployment);
+    let agent = torture_agent(order.session.is_some(), deployment);
+    let model = order_model(&order, (&settings.world, &actor), settings.build);
     let context = Arc::new(TortureContext { order: order.clone(), world: settings.world.clone(), actor });
     let lease = settings.lease_duration;
-    let ProcessStore { runs, sessions } = store.clone();
+    let ProcessStore { runs, sessions, .. } = store.clone();
     let mut recovering = agent
         .recover_with_context(order.run.as_str(), runs.clone(), context.clone())
+        .model(model.clone())
         .lease_duration(lease)
         .unlimited_turns();
     if let Some(observer) = observer {
         recovering = recovering.lease_observer(observer);
     }
     let starting = agent.run_with_context(order.user_message(), context).run_id(order.run.as_str());
-    let mut starting = starting.store(runs).lease_duration(lease).unlimited_turns();
+    let mut starting = starting.store(runs).model(model).lease_duration(lease).unlimited_turns();
     if let Some(session) = &order.session {
         starting = starting.session(&Session::new(session.as_str(), sessions));
     }

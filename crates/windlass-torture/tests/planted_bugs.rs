@@ -46,6 +46,10 @@ fn signs_of(bug: PlantedBug) -> (&'static [&'static str], &'static str) {
         | PlantedBug::BlindRetries
         | PlantedBug::LateReceipts => (&["twice"], ""),
         PlantedBug::ForgottenItems => (&["forgotten"], ""),
+        // A run that keeps its driver for three turns shows it.
+        PlantedBug::UnheldSessions => {
+            (&["forgotten"], "freeze,kill,terminate,redeploy,full_disk,failed_sync,kill_in_store")
+        }
         PlantedBug::IgnoredCorrections | PlantedBug::RefusedCorrections => (&["unapproved"], ""),
     }
 }

@@ -11,6 +11,7 @@ use windlass_core::{
     canonical::Digest,
     id::{CallPath, RunId},
     item::{ContentPart, Item, MediaSource, OutputContent},
+    journal::append_text_media,
     tool::ToolEffect,
 };
 
@@ -207,6 +208,30 @@ pub async fn fetch_media(store: &dyn Store, url: &str) -> Result<Option<String>,
         return Ok(None);
     };
     fetch_text(store, &RunId::new(run), name).await
+}
+
+/// Appends stored pictures and files to the text of a run, until the next one does not fit in `max_bytes` together with those
+/// before it. [`stored_media_urls`](windlass_core::journal::stored_media_urls) returns their addresses.
+///
+/// # Errors
+///
+/// Returns an error of the store.
+pub async fn append_run_media(
+    store: &dyn Store,
+    text: &mut String,
+    urls: &[String],
+    max_bytes: usize,
+) -> Result<(), StoreError> {
+    let mut room = max_bytes;
+    for url in urls {
+        let Some(data) = fetch_media(store, url).await? else { continue };
+        if data.len() > room {
+            break;
+        }
+        room -= data.len();
+        append_text_media(text, url, &data);
+    }
+    Ok(())
 }
 
 /// Returns an artefact of a stored run as text. Returns `None` if there is no such artefact.

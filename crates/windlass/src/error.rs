@@ -13,7 +13,7 @@ use windlass_core::{
 };
 
 use crate::model::ModelError;
-use crate::run::RunRecord;
+use crate::run::{RunRecord, RunSettlement};
 use crate::session::SessionWrite;
 use crate::store::{Lease, PostedDecision};
 use crate::tool::ReceiptScope;
@@ -65,6 +65,8 @@ impl RunError {
 pub struct FailedRun {
     /// The cause of the failure.
     pub failure: RunFailure,
+    /// The calls of the last turn, by their fate: those in doubt may have taken effect.
+    pub settlement: RunSettlement,
     /// The record of the run up to the failure. Its history is complete: every call has an output.
     pub record: RunRecord,
     /// The model's error, if a model request caused the failure.
@@ -372,6 +374,13 @@ impl StoreError {
     /// Creates the error for a write that is based on an outdated read of the session.
     pub fn session_changed(session: &SessionId) -> Self {
         Self::with_kind(StoreErrorKind::Stale, format!("session `{session}` was changed by somebody else"))
+    }
+
+    /// Creates the error for a new run whose id an earlier run in the session had.
+    pub(crate) fn run_id_in_session(session: &SessionId, run: &RunId) -> Self {
+        let message =
+            format!("session `{session}` has items of an earlier run `{run}`: a new run needs another id");
+        Self::with_kind(StoreErrorKind::AlreadyExists, message)
     }
 
     /// Creates the error for a session to which another run is appending.

@@ -16,7 +16,7 @@ use windlass_core::{
 };
 
 use crate::guardrail::panic_message;
-use crate::model::ModelResponse;
+use crate::model::{ModelResponse, ResponseDetails};
 use crate::tool::{RunContext, ToolContext};
 
 /// An error of a hook.
@@ -119,6 +119,9 @@ pub struct ModelResponseInfo {
     pub requested_at: Timestamp,
     /// Time at which the response was complete.
     pub responded_at: Timestamp,
+    /// Facts about the response beside its items. A hook gets all of them; an event has those of the journal, which is the
+    /// finish reason if it is another one than the end of the text or its calls.
+    pub details: ResponseDetails,
 }
 
 impl ModelResponseInfo {
@@ -136,6 +139,7 @@ impl ModelResponseInfo {
             attempts,
             requested_at: requested_at.unwrap_or(responded_at),
             responded_at,
+            details: response.details.clone(),
         }
     }
 }

@@ -41,6 +41,7 @@ mod observe;
 mod receipts;
 mod redaction;
 pub mod run;
+mod secret_mask;
 pub mod session;
 pub mod store;
 mod tasks;

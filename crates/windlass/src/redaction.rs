@@ -4,12 +4,10 @@
 //! session is redacted here first. Fields that a tool marks are replaced wherever the call is written; their values are
 //! masked in every other text too, because bodies, guardrails, people and models repeat them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use windlass_core::{
     canonical::canonical_json,
@@ -22,47 +20,11 @@ use windlass_core::{
 use crate::event::{RunEvent, RunEventKind};
 use crate::lock_unpoisoned;
 use crate::lost_secrets::redact_answer;
+use crate::secret_mask::SecretMask;
 use crate::tool::Tool;
 
 /// Placeholder for a secret.
 pub(crate) const REDACTED: &str = "[secret]";
-
-/// Shortest secret in bytes that is masked in other texts. A shorter one would be found everywhere.
-const MIN_MASKED_BYTES: usize = 6;
-/// Fields of entries and items that name something. Nothing is masked in them: a call keeps its id.
-const IDENTIFIER_FIELDS: [&str; 31] = [
-    "type",
-    "kind",
-    "id",
-    "call",
-    "call_id",
-    "key",
-    "digest",
-    "path",
-    "agent",
-    "to",
-    "from",
-    "run",
-    "session",
-    "item_id",
-    "response_id",
-    "request_id",
-    "previous_response_id",
-    "name",
-    "namespace",
-    "server",
-    "model",
-    "origin",
-    "status",
-    "media_type",
-    "scope",
-    "effect",
-    "approval_policy",
-    "receipt_digest",
-    "output_digest",
-    "predecessor",
-    "guardrail",
-];
 
 /// The calls of a run with secrets, and their redacted forms.
 #[derive(Default)]
@@ -70,8 +32,8 @@ pub(crate) struct SecretRegistry {
     has_secrets: AtomicBool,
     /// Secrets by call path, because nested agents may reuse call ids.
     calls: Mutex<BTreeMap<CallPath, CallSecrets>>,
-    /// Values of secret arguments, as they are and as they are escaped in JSON.
-    masked_values: Mutex<BTreeSet<String>>,
+    /// Values of secret arguments.
+    mask: SecretMask,
 }
 
 /// The redacted form of one call.
@@ -91,6 +53,16 @@ pub(crate) enum OutputVisibility {
 }
 
 impl SecretRegistry {
+    /// Creates the registry of a new run, which masks these values from the start.
+    pub(crate) fn new(mask: SecretMask) -> Self {
+        Self { mask, ..Self::default() }
+    }
+
+    /// Returns true if something may have to be redacted.
+    fn is_active(&self) -> bool {
+        self.has_secrets.load(Ordering::Relaxed) || self.mask.has_values()
+    }
+
     /// Registers the secrets of a call, before anything about it is persisted.
     pub(crate) fn mark_call<C>(&self, tool: &Tool<C>, call: &ToolCall, path: impl FnOnce() -> CallPath) {
         if tool.secret_arguments.is_empty() && tool.output_visibility == OutputVisibility::Public {
@@ -104,6 +76,16 @@ impl SecretRegistry {
             }
         };
         self.mark_path(path(), CallSecrets { redacted_arguments, output_visibility: tool.output_visibility });
+    }
+
+    /// Registers the secret output of a call that an earlier driver planned. Its records say nothing about its output.
+    pub(crate) fn mark_restored_call<C>(&self, tool: &Tool<C>, path: CallPath) {
+        if tool.output_visibility == OutputVisibility::Public {
+            return;
+        }
+        let mut marked = lock_unpoisoned(&self.calls).remove(&path).unwrap_or_default();
+        marked.output_visibility = OutputVisibility::Secret;
+        self.mark_path(path, marked);
     }
 
     /// Registers the secrets of a call of an unknown tool. The model may have misspelt the name of a tool with secrets, so
@@ -131,8 +113,8 @@ impl SecretRegistry {
     }
 
     /// Creates the registry of a run that resumes in this process: its state has secrets that its records lack.
-    pub(crate) fn resume(records: &[JournalRecord], root: &Run) -> Self {
-        let registry = Self::default();
+    pub(crate) fn resume(records: &[JournalRecord], root: &Run, mask: SecretMask) -> Self {
+        let registry = Self::new(mask);
         for JournalRecord { path, entry, .. } in records {
             let Some(run) = root.at_path(path) else { continue };
             match entry {
@@ -176,58 +158,30 @@ impl SecretRegistry {
 
     /// Adds the values of secret arguments, which are masked in every text from now on.
     pub(crate) fn mask_values(&self, arguments: &str, fields: &[Arc<str>]) {
-        let mut value: Value = serde_json::from_str(arguments).unwrap_or_default();
-        let mut values = BTreeSet::new();
-        for field in fields {
-            for_each_at(&mut value, field, &mut |held| collect_values(held, &mut values));
-        }
-        if !values.is_empty() {
-            self.has_secrets.store(true, Ordering::Relaxed);
-            lock_unpoisoned(&self.masked_values).append(&mut values);
-        }
+        self.mask.add_values(arguments, fields);
     }
 
     /// Returns a text in which the values of secrets are masked.
     pub(crate) fn mask_text(&self, text: String) -> String {
-        if !self.has_secrets.load(Ordering::Relaxed) {
-            return text;
-        }
-        let values = lock_unpoisoned(&self.masked_values);
-        mask_values_in(&text, &values).unwrap_or(text)
+        self.mask.mask_text(text)
     }
 
     /// Returns a JSON value in which the values of secrets are masked.
-    pub(crate) fn mask_json(&self, mut value: Value) -> Value {
-        if self.has_secrets.load(Ordering::Relaxed) {
-            mask_strings(&mut value, &lock_unpoisoned(&self.masked_values));
-        }
-        value
-    }
-
-    /// Returns a serialisable value in which the values of secrets are masked.
-    fn mask<T: Serialize + DeserializeOwned>(&self, value: T) -> T {
-        let values = lock_unpoisoned(&self.masked_values);
-        if values.is_empty() {
-            return value;
-        }
-        let Ok(mut json) = serde_json::to_value(&value) else { return value };
-        if !mask_strings(&mut json, &values) {
-            return value;
-        }
-        serde_json::from_value(json).unwrap_or(value)
+    pub(crate) fn mask_json(&self, value: Value) -> Value {
+        self.mask.mask_json(value)
     }
 
     /// Returns an entry of the run at `within` in its redacted form.
     pub(crate) fn redact_entry(&self, within: &[CallId], mut entry: JournalEntry) -> JournalEntry {
         redact_answer(&mut entry);
-        if !self.has_secrets.load(Ordering::Relaxed) {
+        if !self.is_active() {
             return entry;
         }
         let original_output = match &entry {
             JournalEntry::CallSettled(settled) => Some(settled.output.clone()),
             _ => None,
         };
-        let mut redacted = self.mask(self.redact_fields(within, entry));
+        let mut redacted = self.mask.mask_value(self.redact_fields(within, entry));
         if let (JournalEntry::CallSettled(settled), Some(original)) = (&mut redacted, original_output) {
             settled.is_output_redacted = settled.output != original;
         }
@@ -236,7 +190,7 @@ impl SecretRegistry {
 
     /// Returns an event of a live run in the form that a replay of its journal gives.
     pub(crate) fn redact_event(&self, event: RunEvent) -> RunEvent {
-        if !self.has_secrets.load(Ordering::Relaxed) {
+        if !self.is_active() {
             return event;
         }
         let RunEvent { seq, path, is_repeated, kind } = event;
@@ -303,12 +257,11 @@ impl SecretRegistry {
 
     /// Returns items of the run at `within` in their redacted form.
     pub(crate) fn redact_items(&self, within: &[CallId], items: Vec<Arc<Item>>) -> Vec<Arc<Item>> {
-        if !self.has_secrets.load(Ordering::Relaxed) {
+        if !self.is_active() {
             return items;
         }
-        let is_masking = !lock_unpoisoned(&self.masked_values).is_empty();
         let redact = |item| match self.redact_item(within, item) {
-            item if is_masking => Arc::new(self.mask((*item).clone())),
+            item if self.mask.has_values() => Arc::new(self.mask.mask_value((*item).clone())),
             item => item,
         };
         items.into_iter().map(redact).collect()
@@ -402,51 +355,6 @@ fn is_same_field(one: &str, other: &str) -> bool {
         kept.flat_map(char::to_lowercase).collect()
     };
     one == other || letters(one) == letters(other)
-}
-
-/// Adds the texts of a secret value.
-fn collect_values(held: &Value, values: &mut BTreeSet<String>) {
-    match held {
-        Value::Array(held) => held.iter().for_each(|held| collect_values(held, values)),
-        Value::Object(held) => held.values().for_each(|held| collect_values(held, values)),
-        Value::Null | Value::Bool(_) => {}
-        Value::String(_) | Value::Number(_) => {
-            let json = held.to_string();
-            let escaped = json.trim_matches('"').to_owned();
-            let plain = held.as_str().map_or_else(|| escaped.clone(), str::to_owned);
-            let is_long = |text: &String| text.len() >= MIN_MASKED_BYTES && text != REDACTED;
-            values.extend([plain, escaped].into_iter().filter(is_long));
-        }
-    }
-}
-
-/// Returns the text with all values masked, or `None` if it has none. A value that contains another one is masked first.
-fn mask_values_in(text: &str, values: &BTreeSet<String>) -> Option<String> {
-    let mut found: Vec<&String> = values.iter().filter(|value| text.contains(value.as_str())).collect();
-    found.sort_by_key(|value| std::cmp::Reverse(value.len()));
-    if found.is_empty() {
-        return None;
-    }
-    Some(found.into_iter().fold(text.to_owned(), |text, value| text.replace(value.as_str(), REDACTED)))
-}
-
-/// Masks the strings of a JSON value, except identifiers. Returns true if one was changed.
-fn mask_strings(value: &mut Value, values: &BTreeSet<String>) -> bool {
-    match value {
-        Value::String(text) => match mask_values_in(text, values) {
-            Some(masked) => {
-                *text = masked;
-                true
-            }
-            None => false,
-        },
-        Value::Array(held) => held.iter_mut().fold(false, |is_any, held| mask_strings(held, values) | is_any),
-        Value::Object(fields) => fields.iter_mut().fold(false, |is_any, (name, held)| {
-            let is_identifier = IDENTIFIER_FIELDS.contains(&name.as_str()) && held.is_string();
-            (!is_identifier && mask_strings(held, values)) | is_any
-        }),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
 }
 
 /// Returns edited arguments in which the placeholders of secrets are replaced by the secrets of the original arguments,

@@ -2,12 +2,14 @@
 
 #![allow(clippy::expect_used)]
 
+use std::future::IntoFuture;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Semaphore;
+use windlass::context::ContextPolicy;
 use windlass::core::budget::{BudgetScope, SpendingBudget};
 use windlass::core::decision::{Decision, DecisionScope, HoldReason};
 use windlass::core::failure::RunFailure;
@@ -37,6 +39,7 @@ struct MeteredModel {
     /// Permits for answers; without any, a request does not return.
     answers: Arc<Semaphore>,
     name: Option<&'static str>,
+    usage: Option<Usage>,
 }
 
 impl MeteredModel {
@@ -49,6 +52,7 @@ impl MeteredModel {
             offered: Arc::default(),
             answers: Arc::new(Semaphore::new(1_000)),
             name: None,
+            usage: Some(Usage::of_tokens(60, 40)),
         }
     }
 
@@ -59,6 +63,12 @@ impl MeteredModel {
 
     fn named(mut self, name: &'static str) -> Self {
         self.name = Some(name);
+        self
+    }
+
+    /// Reports no usage, so that the size of a request is what the library estimates.
+    fn without_usage(mut self) -> Self {
+        self.usage = None;
         self
     }
 
@@ -84,7 +94,7 @@ impl Model for MeteredModel {
             vec![Arc::new(Item::assistant("all done"))]
         };
         let model = self.name.map(str::to_owned);
-        Ok(ModelResponse { items, usage: Some(Usage::of_tokens(60, 40)), model, ..ModelResponse::default() })
+        Ok(ModelResponse { items, usage: self.usage, model, ..ModelResponse::default() })
     }
 }
 
@@ -243,6 +253,84 @@ async fn agents_at_once_never_overspend() {
     assert_eq!((inner.count(), outer.count()), (3, 1));
 }
 
+/// Each nested agent that reaches the budget wants to give a last answer. The room is kept for the agent that called them.
+#[tokio::test]
+async fn last_answers_of_agents_at_once_never_overspend() {
+    let inner = MeteredModel::calling("note", 9);
+    let outer = MeteredModel::calling("ask_clerk", 1).at_once(10);
+    let clerk = Agent::new("clerk").model(inner.clone()).tool(note_tool());
+    let front = Agent::new("front").model(outer.clone()).tool(clerk.as_tool("ask_clerk", "Asks the clerk."));
+    let result = front.run("go").budget(SpendingBudget::new().requests(4).finish()).await;
+    assert_eq!(output(result), "all done");
+    assert_eq!((inner.count(), outer.count()), (2, 2));
+}
+
+fn long_tool() -> Tool {
+    let schema = json!({ "type": "object", "properties": { "input": { "type": "string" } },
+        "required": ["input"], "additionalProperties": false });
+    Tool::dynamic("note", "Notes.", schema, |_: ToolContext, _: serde_json::Value| async {
+        Ok::<_, ToolError>("a long note ".repeat(150))
+    })
+}
+
+fn summarised_by(summariser: &MeteredModel) -> ContextPolicy {
+    ContextPolicy::with_window(1_500).summarise_with(summariser.clone()).keep_newest(2)
+}
+
+#[tokio::test]
+async fn a_summary_is_reserved_and_is_left_out_if_it_does_not_fit() {
+    let (model, summariser) =
+        (MeteredModel::calling("note", 30).without_usage(), MeteredModel::calling("none", 0));
+    let reader = |model: &MeteredModel| Agent::new("desk").model(model.clone()).tool(long_tool());
+    let budget = SpendingBudget::new().requests(20);
+    let run =
+        reader(&model).run("go").max_turns(50).budget(budget).context_policy(summarised_by(&summariser));
+    let Err(RunError::Failed(failed)) = run.await else { panic!("it reaches its budget") };
+    assert!(summariser.count() > 0);
+    assert_eq!(model.count() + summariser.count(), 20);
+    let records = failed.record.journal();
+    let summaries = records
+        .iter()
+        .filter(|one| matches!(&one.entry, JournalEntry::BudgetReserved(reserved) if reserved.is_summary));
+    assert_eq!(summaries.count() as u64, summariser.count());
+    let replayed = Run::replay(records).expect("it replays").run;
+    let ledger = replayed.budget_ledger().expect("a ledger");
+    assert_eq!((ledger.spent().requests, ledger.reserved().requests), (20, 0));
+    // The request that needs the first summary is the last one of this budget.
+    let first = records.iter().position(|one| matches!(one.entry, JournalEntry::HistoryCompacted(_)));
+    let asked = |one: &&JournalRecord| matches!(&one.entry, JournalEntry::BudgetReserved(reserved) if !reserved.is_summary);
+    let before = records[..first.expect("a compaction")].iter().filter(asked).count() as u64;
+    let (model, summariser) =
+        (MeteredModel::calling("note", 30).without_usage(), MeteredModel::calling("none", 0));
+    let run = reader(&model).run("go").max_turns(50).budget(SpendingBudget::new().requests(before));
+    let Err(RunError::Failed(failed)) = run.context_policy(summarised_by(&summariser)).await else {
+        panic!("it reaches its budget")
+    };
+    assert_eq!((model.count(), summariser.count()), (before, 0));
+    let is_compacted = |one: &JournalRecord| matches!(one.entry, JournalEntry::HistoryCompacted(_));
+    assert!(failed.record.journal().iter().any(is_compacted), "a note stands for what was removed");
+}
+
+#[tokio::test]
+async fn a_summary_of_a_process_that_died_counts_as_spent() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let (model, summariser) =
+        (MeteredModel::calling("note", 30).without_usage(), MeteredModel::calling("none", 0));
+    summariser.answers.forget_permits(1_000);
+    let run = Agent::new("desk").model(model.clone()).tool(long_tool()).run("go").max_turns(50);
+    let run = run.budget(SpendingBudget::new().requests(20)).context_policy(summarised_by(&summariser));
+    let run = tokio::spawn(run.run_id("r").store(store.clone()).into_future());
+    while summariser.count() == 0 {
+        assert!(!run.is_finished(), "the history is summarised");
+        tokio::task::yield_now().await;
+    }
+    run.abort();
+    assert!(run.await.is_err(), "it was given up");
+    let stored = load_paused(&*store, &RunId::from("r")).await.expect("it loads");
+    let ledger = stored.record().state().budget_ledger().expect("a ledger").clone();
+    assert_eq!((ledger.spent().requests, ledger.reserved().requests), (model.count(), 2));
+}
+
 #[tokio::test]
 async fn an_agent_has_a_budget_of_its_own_which_those_that_it_calls_share() {
     let (inner, middle) = (MeteredModel::calling("note", 2), MeteredModel::calling("ask_clerk", 5));
@@ -272,6 +360,27 @@ async fn the_runs_of_a_session_share_its_budget() {
     let run = desk(&model).run("go").store(store.clone()).session(&session).session_budget(budget);
     let reached = reached(run.await);
     assert_eq!((reached.scope, reached.spent, model.count()), (BudgetScope::Session, 3, 3));
+}
+
+/// A run that parks, one without the budget, and a later one: each sees what all others have spent.
+#[tokio::test]
+async fn a_parked_run_of_a_session_sees_what_others_spent_meanwhile() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let session = Session::in_run_store("s".into(), &store).expect("the store has sessions");
+    let (asking, answering) = (MeteredModel::calling("note", 9), MeteredModel::calling("note", 0));
+    let budget = SpendingBudget::new().requests(3);
+    let agent = Agent::new("desk").model(asking.clone()).tool(note_tool().needs_approval());
+    let first = agent.run("go").store(store.clone()).session(&session).session_budget(budget.clone());
+    let mut parked = paused(first.run_id("parked").await);
+    let start = |id: &str| desk(&answering).run("go").store(store.clone()).session(&session).run_id(id);
+    assert_eq!(output(start("b").await), "all done");
+    assert_eq!(output(start("c").session_budget(budget.clone()).await), "all done");
+    let call = parked.pending_calls()[0].path.clone();
+    parked.approve(call).expect("it is approved");
+    let end = reached(agent.resume(parked).store(store.clone()).await);
+    assert_eq!((end.scope, end.spent, asking.count()), (BudgetScope::Session, 3, 1));
+    let end = reached(start("d").session_budget(budget).await);
+    assert_eq!((end.scope, end.spent, answering.count()), (BudgetScope::Session, 3, 2));
 }
 
 #[tokio::test]

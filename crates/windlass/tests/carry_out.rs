@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use windlass::agent::SharedReceipts;
+use windlass::agent::SharedConversation;
 use windlass::core::id::RunId;
 use windlass::model::ModelResponse;
 use windlass::prelude::*;
@@ -42,10 +42,10 @@ async fn calls_are_carried_out_once_and_receipts_are_shared() {
     let runs = Arc::new(AtomicU32::new(0));
     let agent = Agent::new("desk").tools(counting_tool("look", &runs).effect(ToolEffect::Idempotent));
     let resolved = agent.resolve_with_context(&RunId::from("talk"), (), &[]).await.expect("resolves");
-    let receipts = SharedReceipts::default();
+    let conversation = SharedConversation::default();
     for call in ["a", "b"] {
         let outcome = resolved
-            .execute_calls(Vec::new(), answer_with_calls(&[(call, "look")]), &receipts)
+            .execute_calls(Vec::new(), answer_with_calls(&[(call, "look")]), &conversation)
             .await
             .expect("ends");
         assert!(matches!(outcome, RunResult::Finished(_)));
@@ -60,13 +60,13 @@ async fn a_call_that_waits_for_a_person_is_gone_on_with() {
     let agent = Agent::new("desk")
         .tools((counting_tool("free", &runs), counting_tool("gated", &runs).needs_approval()));
     let resolved = agent.resolve_with_context(&RunId::from("talk"), (), &[]).await.expect("resolves");
-    let receipts = SharedReceipts::default();
+    let conversation = SharedConversation::default();
     let both = answer_with_calls(&[("a", "free"), ("b", "gated")]);
-    let outcome = resolved.execute_calls(Vec::new(), both, &receipts).await.expect("pauses");
+    let outcome = resolved.execute_calls(Vec::new(), both, &conversation).await.expect("pauses");
     assert_eq!(call_outputs(&outcome), owned_pairs(&[("a", "run 1")]));
     let mut paused = outcome.into_paused().expect("waits");
     paused.approve("b").expect("is pending");
-    let outcome = resolved.resume_calls(paused, &receipts).await.expect("ends");
+    let outcome = resolved.resume_calls(paused, &conversation).await.expect("ends");
     assert_eq!(call_outputs(&outcome), owned_pairs(&[("a", "run 1"), ("b", "run 2")]));
 }
 
@@ -83,9 +83,9 @@ async fn tools_are_asked_for_once_and_a_handoff_ends_with_the_other_agent() {
         .handoff(&other);
     let resolved = agent.resolve_with_context(&RunId::from("talk"), (), &[]).await.expect("resolves");
     assert_eq!(resolved.instructions(), Some("asked 0"));
-    let receipts = SharedReceipts::default();
+    let conversation = SharedConversation::default();
     let passed =
-        resolved.execute_calls(Vec::new(), answer_with_calls(&[("h", "transfer_to_other")]), &receipts);
+        resolved.execute_calls(Vec::new(), answer_with_calls(&[("h", "transfer_to_other")]), &conversation);
     let outcome = passed.await.expect("ends");
     assert_eq!(outcome.record().last_agent().as_str(), "other");
     assert_eq!(call_outputs(&outcome), owned_pairs(&[("h", "{\"assistant\": \"other\"}")]));

@@ -22,12 +22,13 @@ use windlass::model::{
     DeltaSink, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, ScriptedModel,
     ScriptedResponse, describe_item,
 };
-use windlass::run::{RunRecord, RunResult};
+use windlass::run::{CancelHandle, RunRecord, RunResult};
 use windlass::session::Session;
-use windlass::store::MemoryStore;
+use windlass::store::{MemoryStore, SqliteStore, Store};
 use windlass::tool::{Tool, ToolContext};
 
 const WINDOW: u64 = 32_000;
+const INPUT: &str = "Read them.";
 
 /// Counts the tokens of a request, in another way than the library estimates them.
 fn count_tokens(request: &ModelRequest<'_>) -> u64 {
@@ -49,12 +50,17 @@ struct WindowedModel {
     /// The window that the model tells.
     told_window: Option<u64>,
     last_turn: u32,
+    is_stored_by_provider: bool,
     reports_usage: bool,
     overflows: AtomicU64,
     largest: AtomicU64,
+    /// Number of requests without the input of the run.
+    views_without_input: AtomicU64,
     /// Hash of the input of the last request of each turn.
     seen: Mutex<BTreeMap<u32, u64>>,
     faults: Arc<FaultPlan>,
+    /// The run that leaves its process after every fortieth turn.
+    handover: Arc<Mutex<Option<CancelHandle>>>,
 }
 
 /// The random points at which the process dies.
@@ -96,6 +102,8 @@ impl Model for WindowedModel {
         let tokens = count_tokens(&request);
         self.largest.fetch_max(tokens, Ordering::Relaxed);
         assert_pairs(request.input);
+        let has_input = request.input.iter().any(|item| **item == Item::user(INPUT));
+        self.views_without_input.fetch_add(u64::from(!has_input), Ordering::Relaxed);
         if tokens > self.window {
             self.overflows.fetch_add(1, Ordering::Relaxed);
             return Err(
@@ -103,6 +111,9 @@ impl Model for WindowedModel {
             );
         }
         self.seen.lock().expect("free").insert(request.turn, hash_items(request.input));
+        if let (0, Some(run)) = (request.turn % 40, &*self.handover.lock().expect("free")) {
+            run.detach_after_turn();
+        }
         let item = match request.turn {
             turn if turn >= self.last_turn => Item::assistant("All are read."),
             turn => Item::call(format!("c{turn}"), "read", json!({ "page": turn }).to_string()),
@@ -113,6 +124,10 @@ impl Model for WindowedModel {
 
     fn context_window(&self) -> Option<u64> {
         self.told_window
+    }
+
+    fn has_stored_conversation(&self, _: Option<&str>) -> bool {
+        self.is_stored_by_provider
     }
 }
 
@@ -180,7 +195,7 @@ fn compactions(record: &RunRecord) -> Vec<(CompactionReason, u64, u64)> {
 /// Drives a run to its end, through deaths at random points.
 async fn drive_through_deaths(agent: &Agent, model: &WindowedModel, policy: &ContextPolicy) -> RunRecord {
     let store = Arc::new(MemoryStore::default());
-    let first = agent.run("Read them.").max_turns(10_000).run_id("run-1").store(store.clone());
+    let first = agent.run(INPUT).max_turns(10_000).run_id("run-1").store(store.clone());
     let mut driver = tokio::spawn(first.context_policy(policy.clone()).into_future());
     loop {
         let result = tokio::select! {
@@ -218,6 +233,7 @@ async fn a_run_of_thousands_of_turns_fits_into_a_window_of_32k_tokens() {
     let deaths = model.faults.deaths.load(Ordering::Relaxed);
     assert!(deaths >= u64::from(turns) / 250, "it died {deaths} times");
     assert_eq!(model.overflows.load(Ordering::Relaxed), 0, "no request is too long");
+    assert_eq!(model.views_without_input.load(Ordering::Relaxed), 0, "the input is pinned");
     assert_replays_to_the_same_view(&record, &model);
     let calls =
         record.journal().iter().filter(|one| matches!(one.entry, JournalEntry::CallSettled(_))).count();
@@ -238,6 +254,40 @@ async fn a_run_of_thousands_of_turns_fits_into_a_window_of_32k_tokens() {
     println!("{deaths} deaths, {} compactions, largest request {:?}, {sizes:?}", done.len(), model.largest);
 }
 
+/// A run that opens from a snapshot has copies of its items, also of its input.
+#[tokio::test]
+async fn the_input_stays_after_recoveries_from_snapshots() {
+    let handover = Arc::new(Mutex::new(None));
+    let model = Arc::new(WindowedModel {
+        window: 4_000,
+        last_turn: 200,
+        handover: handover.clone(),
+        ..WindowedModel::default()
+    });
+    let (agent, folder) = (reader(model.clone()), tempfile::tempdir().expect("a folder for the test"));
+    let store = SqliteStore::open(folder.path().join("runs.db")).expect("a store").with_snapshot_interval(8);
+    let store = Arc::new(store);
+    let mut run = agent.run(INPUT).max_turns(1_000).run_id("run-1").store(store.clone());
+    let mut detachments = 0;
+    let record = loop {
+        let run_now = run.context_policy(ContextPolicy::with_window(4_000));
+        *handover.lock().expect("free") = Some(run_now.cancel_handle());
+        match run_now.await.expect("it goes on") {
+            RunResult::Finished(finished) => break finished.record,
+            RunResult::Detached(_) => {
+                let snapshot = store.load_snapshot(&"run-1".into()).await.expect("it can be asked");
+                assert!(snapshot.is_some(), "the next driver opens a snapshot");
+                detachments += 1;
+            }
+            other => panic!("it finishes: {other:?}"),
+        }
+        run = agent.recover("run-1", store.clone());
+    };
+    assert_eq!(detachments, 4);
+    assert!(!record.journal().is_empty() && model.seen.lock().expect("free").len() == 200);
+    assert_eq!(model.views_without_input.load(Ordering::Relaxed), 0, "the input is pinned");
+}
+
 #[tokio::test]
 async fn the_window_that_a_model_tells_is_respected() {
     let model = Arc::new(WindowedModel {
@@ -246,7 +296,7 @@ async fn the_window_that_a_model_tells_is_respected() {
         last_turn: 60,
         ..WindowedModel::default()
     });
-    let finished = reader(model.clone()).run("Read them.").max_turns(100).await.expect("it ends");
+    let finished = reader(model.clone()).run(INPUT).max_turns(100).await.expect("it ends");
     let RunResult::Finished(finished) = finished else { panic!("it finishes") };
     assert_eq!(model.overflows.load(Ordering::Relaxed), 0, "also without the figures of a provider");
     assert!(!compactions(&finished.record).is_empty());
@@ -254,18 +304,32 @@ async fn the_window_that_a_model_tells_is_respected() {
 }
 
 #[tokio::test]
+async fn a_conversation_at_the_provider_is_not_compacted() {
+    for is_stored_by_provider in [false, true] {
+        let model = Arc::new(WindowedModel {
+            window: u64::MAX,
+            told_window: Some(4_000),
+            last_turn: 60,
+            is_stored_by_provider,
+            ..WindowedModel::default()
+        });
+        let finished = reader(model.clone()).run(INPUT).max_turns(100).await.expect("it ends");
+        assert_eq!(compactions(finished.record()).is_empty(), is_stored_by_provider);
+    }
+}
+
+#[tokio::test]
 async fn an_overflow_no_longer_ends_the_run() {
     let model = || Arc::new(WindowedModel { window: 4_000, last_turn: 60, ..WindowedModel::default() });
     let unaware = model();
-    let finished = reader(unaware.clone()).run("Read them.").max_turns(100).await.expect("it ends");
+    let finished = reader(unaware.clone()).run(INPUT).max_turns(100).await.expect("it ends");
     let RunResult::Finished(finished) = finished else { panic!("it finishes") };
     let overflows = unaware.overflows.load(Ordering::Relaxed);
     let done = compactions(&finished.record);
     assert!(overflows > 0 && done.len() as u64 == overflows, "{overflows} {done:?}");
     assert!(done.iter().all(|(reason, ..)| *reason == CompactionReason::ContextLengthExceeded));
     assert_replays_to_the_same_view(&finished.record, &unaware);
-    let strict =
-        reader(model()).run("Read them.").max_turns(100).context_policy(ContextPolicy::disabled()).await;
+    let strict = reader(model()).run(INPUT).max_turns(100).context_policy(ContextPolicy::disabled()).await;
     let Err(RunError::Failed(failed)) = &strict else { panic!("it fails: {strict:?}") };
     assert!(matches!(failed.failure, RunFailure::ModelRequestFailed { .. }), "{failed:?}");
 }
@@ -287,13 +351,12 @@ async fn a_model_summarises_what_is_removed() {
         let summariser = ScriptedModel::new((0..answers).map(summary));
         let policy = ContextPolicy::with_window(4_000).summarise_with(summariser).keep_newest(2);
         let session = Session::in_memory("s1");
-        let run =
-            reader(model.clone()).run("Read them.").max_turns(100).context_policy(policy).session(&session);
+        let run = reader(model.clone()).run(INPUT).max_turns(100).context_policy(policy).session(&session);
         let RunResult::Finished(finished) = run.await.expect("it ends") else { panic!("it finishes") };
         let record = &finished.record;
         let replay = windlass::core::run::Run::replay(record.journal()).expect("it adds up");
         let view: Vec<String> = replay.run.history().iter().map(|item| describe_item(item)).collect();
-        assert!(view[0].contains("Read them."), "the input is pinned: {view:?}");
+        assert!(view[0].contains(INPUT), "the input is pinned: {view:?}");
         assert!(view[1].contains(expected), "{view:?}");
         assert!(view.len() < 50, "{} items", view.len());
         assert_eq!(session.items().await.expect("the session").len(), 60, "the session keeps everything");

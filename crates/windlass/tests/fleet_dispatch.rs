@@ -250,3 +250,59 @@ async fn forgotten_runs_are_relayed_to_the_engine() {
     desk.stop.drain();
     desk.work.await.expect("it stops");
 }
+
+/// Runs of an agent that nobody has deployed, and runs that the engine does not get to, hide no others.
+#[tokio::test(start_paused = true)]
+async fn runs_that_stay_ready_hide_no_others_from_the_relay() {
+    let desk = WorkingDesk::start(GatedBody::default().tool()).await;
+    let numbered = |agent: &str, number: u32| RunSubmission::new(format!("{agent}-{number:04}"), agent, "go");
+    // Names that come before all others in the order of a queue.
+    for number in 0..600 {
+        for agent in ["another", "desk"] {
+            let submission = numbered(agent, number);
+            desk.queue.submit_run(&submission, Timestamp(0)).await.expect("it is submitted");
+        }
+    }
+    let waiting = async {
+        loop {
+            let woken: std::collections::BTreeSet<RunId> =
+                desk.wakes.runs.lock().expect("a lock").iter().cloned().collect();
+            if woken.len() >= 602 {
+                return woken;
+            }
+            desk.wakes.noted.notified().await;
+        }
+    };
+    let woken = tokio::time::timeout(PATIENCE, waiting).await.expect("they are woken");
+    assert!(woken.iter().all(|run| !run.as_str().starts_with("another")), "{woken:?}");
+    desk.stop.drain();
+    desk.work.await.expect("it stops");
+}
+
+/// An engine that asks for more than a worker takes is told so, and asks again.
+#[tokio::test(start_paused = true)]
+async fn a_worker_bounds_the_requests_that_wait_for_it() {
+    let body = GatedBody::default();
+    let desk = WorkingDesk::start(body.tool()).await;
+    let first = {
+        let dispatcher = desk.dispatcher.clone();
+        tokio::spawn(async move { dispatcher.drive_segment(&RunId::from("one")).await })
+    };
+    body.wait_until_started().await;
+    let asking = (0..10_000).map(|number| {
+        let dispatcher = desk.dispatcher.clone();
+        async move { dispatcher.drive_segment(&RunId::from(format!("run-{number}"))).await }
+    });
+    // Nobody polls the worker meanwhile.
+    let mut asking: Vec<_> = asking.map(Box::pin).collect();
+    let refused = asking.iter_mut().filter_map(|one| one.as_mut().now_or_never());
+    let refused: Vec<_> = refused.collect();
+    assert!(refused.len() > 5_000, "{}", refused.len());
+    assert!(refused.iter().all(|answer| matches!(answer, Err(DispatchError::WorkerBusy))));
+    drop(asking);
+    body.gate.notify_one();
+    let report = first.await.expect("it lives").expect("it is driven");
+    assert_eq!(report.wake, NextWake::Never);
+    desk.stop.drain();
+    desk.work.await.expect("it stops");
+}

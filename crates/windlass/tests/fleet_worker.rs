@@ -354,25 +354,6 @@ async fn a_drained_worker_leaves_nothing_in_doubt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handed_over_run_goes_on_elsewhere() {
-    let queue = Arc::new(MemoryStore::default());
-    let body = GatedBody::default();
-    let agent = Agent::new("desk").model(TurnModel::calling(&[&["wait"]])).tools(body.tool("wait"));
-    submit(&*queue, "run").await;
-    let worker = Worker::new(queue.clone(), registry(agent));
-    let stop = worker.stop_handle();
-    let working = tokio::spawn(worker.run());
-    body.wait_until_started(1).await;
-    queue.post_order(&"run".into(), &QueueOrder::HandOver).await.expect("posted");
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    body.gate.notify_one();
-    wait_for_state(&*queue, "run", |state| *state == QueuedState::Ended).await;
-    stop.drain();
-    let report = working.await.expect("it ends").expect("it works");
-    assert_eq!((report.left, report.ended, body.started.load(Ordering::SeqCst)), (1, 1, 1));
-}
-
-#[tokio::test(start_paused = true)]
 async fn input_is_added_once_after_the_turn() {
     let queue = Arc::new(MemoryStore::default());
     let body = GatedBody::default();

@@ -1,6 +1,8 @@
 //! Runs that a call or a function of the application fails: which failure is reported, what the siblings keep, and how
 //! whoever goes on after a crash ends the run.
 
+#![allow(clippy::expect_used)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,12 +14,15 @@ use windlass::core::{
     failure::RunFailure,
     item::Item,
     journal::{CallStatus, JournalEntry, JournalLine, JournalRecord},
-    run::Run,
+    run::{Run, model_text},
 };
-use windlass::error::RunError;
-use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
+use windlass::error::{FailedRun, RunError};
+use windlass::event::RunEventKind;
+use windlass::hook::{Hook, HookEvent};
+use windlass::model::{DeltaSink, FinishReason, Model, ModelError, ModelRequest, ModelResponse, RetryAdvice};
 use windlass::prelude::*;
-use windlass::run::OnUnknownTool;
+use windlass::run::{ModelRetryPolicy, OnUnknownTool, RetriesExhausted};
+use windlass::session::Session;
 use windlass::store::{DerivedWrites, Durability, Lease, MemoryStore, Store, StoreFuture, StoreWrapper};
 use windlass::tool::OnFailure;
 
@@ -236,4 +241,241 @@ async fn the_debug_text_of_a_run_is_short() {
     let Err(failed) = agent.run("Read.").max_turns(20).await else { panic!("the limit is reached") };
     let text = format!("{failed:?}");
     assert!(text.len() < 1_000 && text.contains("reader"), "{} letters: {text:.2000}", text.len());
+}
+
+/// Plays a run on a session in which `pay` is under way when a sibling fails the run, and returns the failed run with the
+/// lines of its session.
+async fn fail_beside(pay: Tool) -> (Box<FailedRun>, Vec<String>) {
+    let store = Arc::new(MemoryStore::default());
+    let is_started = Arc::new(Notify::new());
+    let (started, sibling) = (is_started.clone(), is_started);
+    let hook = Hook::new(move |event: HookEvent| {
+        if let HookEvent::CallStarted { ctx, .. } = &event
+            && ctx.call_id() == "p"
+        {
+            started.notify_one();
+        }
+        std::future::ready(Ok(()))
+    });
+    let fail = tool("fail", move |_, _| {
+        let sibling = sibling.clone();
+        async move {
+            sibling.notified().await;
+            Err(ToolError::visible("over"))
+        }
+    });
+    let in_store: Arc<dyn Store> = store.clone();
+    let session = Session::in_run_store("conversation".into(), &in_store).expect("it has sessions");
+    let desk = agent("desk", &[("f", "fail"), ("p", "pay")]).hook(hook);
+    let desk = desk.tool(fail.on_failure(OnFailure::FailRun)).tool(pay);
+    let run = desk.run("go").store(store).session(&session).drain_timeout(Duration::from_millis(5));
+    let Err(RunError::Failed(failed)) = run.await else { unreachable!("the run fails") };
+    let items = session.items().await.expect("it can be read");
+    let lines = items.iter().map(|item| match &**item {
+        Item::Call(call) => format!("call {}", call.id),
+        Item::Output(output) => format!("output {} {}", output.call, output.content.text()),
+        Item::Message(message) => message.text(),
+        other => format!("{other:?}"),
+    });
+    (failed, lines.collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_run_reports_the_calls_in_doubt_and_its_session_keeps_them() {
+    let never = tool("pay", |_, _| async { std::future::pending().await });
+    let (failed, session) = fail_beside(never).await;
+    assert_eq!(failed.settlement.in_doubt, ["p"]);
+    assert_eq!(failed.settlement.finished, ["f"]);
+    let unknown = model_text::EFFECT_UNKNOWN;
+    let failed_text = model_text::TOOL_FAILED;
+    let expected = [
+        "go".to_owned(),
+        "call f".to_owned(),
+        "call p".to_owned(),
+        format!("output f {failed_text} Error: over"),
+        format!("output p {unknown}"),
+    ];
+    assert_eq!(session, expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_run_names_the_bodies_that_still_run() {
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    let body = move |_: ToolContext, _: Value| held.lock().expect("one body").recv().map(|()| String::new());
+    let body = move |ctx, arguments| body(ctx, arguments).map_err(|_| ToolError::visible("let go"));
+    let schema = json!({ "type": "object" });
+    let blocks = Tool::dynamic_blocking("pay", "A tool.", schema, body).non_strict();
+    let (failed, _) = fail_beside(blocks).await;
+    assert_eq!(failed.settlement.in_doubt, ["p"]);
+    assert_eq!(failed.settlement.draining, ["p"]);
+    drop(release);
+}
+
+/// The agent inside the call has paid, and still works when a sibling of the call fails the run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_keeps_the_call_of_a_stopped_agent_that_has_acted() {
+    let is_paid = Arc::new(Notify::new());
+    let paid = is_paid.clone();
+    let pay = quick("pay");
+    let waits = tool("wait", move |_, _| {
+        paid.notify_one();
+        std::future::pending()
+    });
+    let waits = waits.conflict_key(|_: &Value| "account".to_owned());
+    let pay = pay.conflict_key(|_: &Value| "account".to_owned());
+    let clerk = agent("clerk", &[("i", "pay"), ("w", "wait")]).tool(pay).tool(waits);
+    let fail = tool("fail", move |_, _| {
+        let is_paid = is_paid.clone();
+        async move {
+            is_paid.notified().await;
+            Err(ToolError::visible("over"))
+        }
+    });
+    let store = Arc::new(MemoryStore::default());
+    let in_store: Arc<dyn Store> = store.clone();
+    let session = Session::in_run_store("conversation".into(), &in_store).expect("it has sessions");
+    let desk = agent("desk", &[("f", "fail"), ("a", "ask")]);
+    let desk = desk.tool(fail.on_failure(OnFailure::FailRun)).tool(clerk.as_tool("ask", "Asks."));
+    let run = desk.run("go").store(store).session(&session).drain_timeout(Duration::from_millis(5));
+    let Err(RunError::Failed(failed)) = run.await else { unreachable!("the run fails") };
+    assert_eq!(failed.settlement.in_doubt, ["a"], "the second call of the agent");
+    let unknown = model_text::EFFECT_UNKNOWN;
+    let items = session.items().await.expect("it can be read");
+    let is_kept = items.iter().any(
+        |item| matches!(&**item, Item::Output(output) if output.call == "a" && output.content.text() == unknown),
+    );
+    assert!(is_kept, "{items:?}");
+}
+
+/// A run whose provider is away waits for another driver, whether the attempts are used up or the provider asks for a
+/// longer delay than the policy allows. It fails if no retry mends the error.
+#[tokio::test(start_paused = true)]
+async fn a_run_is_left_while_its_provider_is_away() {
+    let policy = ModelRetryPolicy {
+        max_attempts: 2,
+        when_exhausted: RetriesExhausted::Leave,
+        ..ModelRetryPolicy::default()
+    };
+    let hour = Duration::from_secs(3600);
+    for (advice, requests) in [(RetryAdvice::Safe, 2), (RetryAdvice::After(hour), 1), (RetryAdvice::Never, 1)]
+    {
+        for is_nested in [false, true] {
+            let away = ScriptedModel::from_fn(move |_| {
+                ScriptedResponse::error(ModelError::new("away").with_retry_advice(advice))
+            });
+            let outer = || {
+                ScriptedModel::new([
+                    ScriptedResponse::call("c1", "ask", json!({ "input": "go" })),
+                    ScriptedResponse::text("done"),
+                ])
+            };
+            let with_models = |inner: ScriptedModel, outer: ScriptedModel| {
+                let inner = Agent::new("inner").model(inner);
+                if is_nested {
+                    Agent::new("outer").model(outer).tool(inner.as_tool("ask", "Asks."))
+                } else {
+                    inner
+                }
+            };
+            let store = Arc::new(MemoryStore::default());
+            let agent = with_models(away.clone(), outer());
+            let result = agent.run("go").run_id("r").store(store.clone()).model_retry(policy).await;
+            assert_eq!(away.requests().len(), requests, "{advice:?}, nested {is_nested}");
+            if advice == RetryAdvice::Never {
+                // The failure of a nested run is the output of its call.
+                assert_eq!(result.is_err(), !is_nested, "{result:?}");
+                continue;
+            }
+            let left = result.expect("it does not fail");
+            assert!(matches!(left, RunResult::Detached(_)), "{advice:?}, nested {is_nested}: {left:?}");
+            let back = ScriptedModel::new([ScriptedResponse::text("done")]);
+            let recovered =
+                with_models(back, ScriptedModel::new([ScriptedResponse::text("done")])).recover("r", store);
+            assert_eq!(recovered.await.expect("it goes on").output_text().expect("it finishes"), "done");
+        }
+    }
+}
+
+/// A model whose text ends for this reason.
+struct EndingModel(FinishReason);
+
+impl Model for EndingModel {
+    async fn respond<'a>(
+        &'a self,
+        _: ModelRequest<'a>,
+        _: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
+        let mut response = ModelResponse::default();
+        response.items.push(Arc::new(Item::assistant("Once upon a")));
+        response.details.finish_reason = Some(self.0.clone());
+        response.details.service_tier = Some("flex".to_owned());
+        Ok(response)
+    }
+}
+
+/// A text that was kept although it was cut off is known as such, in the journal, in events, hooks and the result.
+#[tokio::test]
+async fn an_answer_says_why_it_ended() {
+    for (reason, expected) in [
+        (FinishReason::LengthLimit, Some(FinishReason::LengthLimit)),
+        (FinishReason::Other("lost".to_owned()), Some(FinishReason::Other("lost".to_owned()))),
+        // The ordinary end of a text is no news.
+        (FinishReason::Complete, None),
+    ] {
+        let hooked = Arc::new(std::sync::Mutex::new(None));
+        let seen = hooked.clone();
+        let agent = Agent::new("writer").model(EndingModel(reason.clone()));
+        let mut stream = agent
+            .run("Tell a story.")
+            .hook(Hook::new(move |event| {
+                let seen = seen.clone();
+                async move {
+                    if let HookEvent::ModelResponded { info, .. } = event {
+                        *seen.lock().expect("free") = Some(info.details.clone());
+                    }
+                    Ok(())
+                }
+            }))
+            .stream();
+        let mut of_event = None;
+        while let Some(event) = stream.next().await {
+            if let RunEventKind::ModelResponded(info) = event.kind {
+                of_event = info.details.finish_reason.clone();
+            }
+        }
+        let result = stream.result().await.expect("it finishes");
+        assert_eq!(
+            (of_event.as_ref(), result.record().finish_reason()),
+            (expected.as_ref(), expected.as_ref())
+        );
+        let details = hooked.lock().expect("free").clone().expect("the hook was called");
+        assert_eq!((details.finish_reason, details.service_tier.as_deref()), (Some(reason), Some("flex")));
+        let text = serde_json::to_string(result.record().journal()).expect("JSON");
+        assert_eq!(text.contains("\"finish_reason\""), expected.is_some(), "{text}");
+    }
+}
+
+/// An agent inside a call that waits for an approval is closed after the drain, beside a body that still runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_run_names_the_bodies_of_its_own_calls() {
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    let body = move |_: ToolContext, _: Value| held.lock().expect("one body").recv().map(|()| String::new());
+    let body = move |ctx, arguments| body(ctx, arguments).map_err(|_| ToolError::visible("let go"));
+    let blocks = Tool::dynamic_blocking("pay", "A tool.", json!({ "type": "object" }), body).non_strict();
+    let clerk = agent("clerk", &[("i", "gated")]).tool(quick("gated").needs_approval());
+    let desk = agent("desk", &[("p", "pay"), ("a", "ask")]).tool(blocks).tool(clerk.as_tool("ask", "Asks."));
+    let mut stream = desk.run("go").drain_timeout(Duration::from_millis(5)).stream();
+    let cancel = stream.cancel_handle();
+    let (mut has_started, mut is_held) = (false, false);
+    while !(has_started && is_held) {
+        let event = stream.next().await.expect("the run goes on");
+        has_started |= matches!(&event.kind, RunEventKind::CallStarted { call, .. } if call.as_str() == "p");
+        is_held |= matches!(&event.kind, RunEventKind::CallHeld(_));
+    }
+    cancel.cancel();
+    let Ok(RunResult::Cancelled(cancelled)) = stream.result().await else { unreachable!("it is cancelled") };
+    assert_eq!(cancelled.settlement.draining, ["p"], "{:?}", cancelled.settlement);
+    drop(release);
 }

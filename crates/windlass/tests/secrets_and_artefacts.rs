@@ -159,6 +159,29 @@ async fn s55_a_secret_outlasts_a_pause_in_this_process_and_not_on_the_disk() {
     );
 }
 
+/// The records of a call that waits do not say that its output is secret; its tool does.
+#[tokio::test]
+async fn s55_the_secret_output_of_a_resumed_call_is_not_recorded() {
+    let schema = json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
+    let open =
+        Tool::dynamic("open", "Opens.", schema, |_: ToolContext, _| async { Ok::<_, ToolError>(CODE) });
+    let agent = |model: ScriptedModel| {
+        Agent::new("till").model(model).tools(open.clone().secret_output().needs_approval())
+    };
+    let asked = ScriptedModel::new([ScriptedResponse::call("c1", "open", json!({}))]);
+    let outcome = agent(asked).run("open").await.expect("the run pauses");
+    let RunResult::Paused(here) = outcome else { panic!("the call waits for a person") };
+    let there = PausedRun::from_text(&here.to_text()).expect("what was written can be read");
+    for mut paused in [here, there] {
+        paused.approve("c1").expect("it waits");
+        let model = ScriptedModel::new([ScriptedResponse::text("done")]);
+        let outcome = agent(model.clone()).resume(paused).await.expect("the run ends");
+        assert!(model.requests()[0].input_text().join("\n").contains(CODE), "the model sees it");
+        let text = outcome.record().to_text();
+        assert!(text.contains("[secret]") && !text.contains(CODE), "{text}");
+    }
+}
+
 #[tokio::test]
 async fn s56_a_long_output_is_cut_for_the_model_and_kept_whole() {
     const SIZE: usize = 8 * 1024 * 1024;

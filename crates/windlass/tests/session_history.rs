@@ -185,7 +185,23 @@ async fn a_text_opens_without_the_store_and_goes_on_in_another() {
     let elsewhere = self::folder();
     let other = open_store(&elsewhere);
     let model = ScriptedModel::new([ScriptedResponse::text("It is paid.")]);
-    payer(&model).resume(restore()).store(other.clone()).await.expect("it ends");
+    // A session of the same name in the other store is another conversation.
+    let theirs = Session::new("s", other.clone());
+    theirs.append(vec![Arc::new(Item::user("Ours?"))]).await.expect("nobody else writes");
+    let error = payer(&model).resume(restore()).store(other.clone()).await.expect_err("which session?");
+    assert!(matches!(&error, RunError::Config(ConfigError::NoSession { .. })), "{error}");
+    assert_eq!(other.load_journal(&"r".into(), 0).await.expect("it can be read"), Vec::new());
+    assert_eq!(descriptions(&theirs.items().await.expect("it can be read")), ["user: Ours?"]);
+    let ours = Session::in_memory("s");
+    payer(&model).resume(restore()).store(other.clone()).session(&ours).await.expect("it ends");
+    assert_eq!(
+        descriptions(&ours.items().await.expect("it can be read")),
+        ["user: Pay.", "call c1 pay {}", "output c1 paid 40", "assistant: It is paid."]
+    );
+    assert_eq!(descriptions(&theirs.items().await.expect("it can be read")), ["user: Ours?"]);
+    // Nor does a later driver take it for the run's.
+    let error = payer(&model).recover("r", other.clone()).await.expect_err("which session?");
+    assert!(matches!(&error, RunError::Config(ConfigError::NoSession { .. })), "{error}");
     let seen = descriptions(&model.requests()[0].input);
     assert_eq!(
         seen,

@@ -12,7 +12,7 @@ use serde_json::json;
 use windlass::core::id::{RunId, SessionId};
 use windlass::core::item::Item;
 use windlass::core::journal::JournalLine;
-use windlass::error::{ConfigError, RunError, StoreError};
+use windlass::error::{ConfigError, RunError, StoreError, StoreErrorKind};
 use windlass::model::describe_item;
 use windlass::prelude::*;
 use windlass::run::PausedRun;
@@ -20,8 +20,8 @@ use windlass::session::{
     MemorySessionStore, Session, SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite,
 };
 use windlass::store::{
-    DerivedWrites, Durability, Lease, LeaseClaim, MemoryStore, SqliteStore, Store, StoreFuture, StoreWrapper,
-    StoredLease, load_paused,
+    DerivedWrites, Durability, Lease, LeaseClaim, MemoryStore, RunQuery, RunStatus, SqliteStore, Store,
+    StoreFuture, StoreWrapper, StoredLease, load_paused,
 };
 
 const RUN: &str = "run";
@@ -191,6 +191,15 @@ impl SessionStore for HangingSessions {
         self.memory.run_position(session, run)
     }
 
+    fn list_run_positions<'a>(
+        &'a self,
+        session: &'a SessionId,
+        after: Option<&'a RunId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<(RunId, u64)>, StoreError>> {
+        self.memory.list_run_positions(session, after, limit)
+    }
+
     fn replace_items<'a>(
         &'a self,
         session: &'a SessionId,
@@ -238,12 +247,52 @@ async fn a_process_that_ends_in_a_session_write_forgets_nothing() {
             // The process ends here.
             let ended = tokio::time::timeout(Duration::from_millis(300), run).await;
             assert!(ended.is_err(), "write {number} hangs");
+            // Whoever goes through the runs that are not ended finds it, also if its end is in the journal.
+            assert_eq!(run_status(&*store).await, RunStatus::Running, "write {number}, {is_written}");
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let recovered = agent.recover(RUN, store).session(&session).await.expect("it ends");
+            let recovered = agent.recover(RUN, store.clone()).session(&session).await.expect("it ends");
             assert_eq!(recovered.output_text().expect("it finished"), "It is paid.");
             assert_eq!(conversation(&session).await, whole_conversation(), "write {number}, {is_written}");
+            assert_eq!(run_status(&*store).await, RunStatus::Finished, "write {number}, {is_written}");
         }
     }
+}
+
+/// Returns the status in the list of runs.
+async fn run_status(store: &dyn Store) -> RunStatus {
+    let runs = store.list_runs(&RunQuery::default()).await.expect("the runs can be listed");
+    runs[0].status
+}
+
+#[tokio::test]
+async fn the_id_of_a_forgotten_run_can_be_used_again() {
+    let store = Arc::new(MemoryStore::default());
+    let session = Session::new("s", store.clone());
+    for times in 1..=2 {
+        let run = paying_agent(false).run("Pay.").session(&session).store(store.clone()).run_id(RUN);
+        run.await.expect("it ends");
+        store.forget_run(&RUN.into(), None).await.expect("nobody drives it");
+        let expected = vec![whole_conversation(); times].concat();
+        assert_eq!(conversation(&session).await, expected);
+    }
+    // A session in another store cannot tell that the earlier run is forgotten.
+    let session = Session::in_memory("s");
+    let run = || paying_agent(false).run("Pay.").session(&session).store(store.clone()).run_id(RUN);
+    run().await.expect("it ends");
+    let error = run().await.expect_err("the run exists");
+    assert!(
+        matches!(&error, RunError::Store(error) if error.kind() == StoreErrorKind::AlreadyExists),
+        "{error}"
+    );
+    store.forget_run(&RUN.into(), None).await.expect("nobody drives it");
+    let error = run().await.expect_err("the session has items of it");
+    assert!(
+        matches!(&error, RunError::Session(error) if error.kind() == StoreErrorKind::AlreadyExists),
+        "{error}"
+    );
+    assert_eq!(conversation(&session).await, whole_conversation());
+    let lines = store.load_journal(&RUN.into(), 0).await.expect("it can be read");
+    assert_eq!(lines, Vec::new(), "it has not started");
 }
 
 /// A store whose process ends right after the append with the run's last record.

@@ -406,6 +406,21 @@ fn assert_hooks_paired(trap: &Trap, context: &str) {
     }
 }
 
+/// Asserts that the end of every call that has settled was announced once, by whichever driver, if its start was.
+fn assert_ended_once(trap: &Trap, result: &RunResult, context: &str) {
+    let log = trap.hook_log.lock().expect("no panic");
+    let settled = result.record().journal().iter().filter_map(|record| match &record.entry {
+        JournalEntry::CallSettled(settled) => Some(settled.call.as_str()),
+        _ => None,
+    });
+    for call in settled {
+        let count =
+            |line: &str| log.iter().filter(|other| other.starts_with(&format!("{line} {call}"))).count();
+        let (starts, ends) = (count("start"), count("end"));
+        assert!(starts == 0 || ends == 1, "{context}, call {call}: {log:?}");
+    }
+}
+
 async fn stop_when_reached(
     trap: &Trap,
     surface: Surface,
@@ -470,6 +485,7 @@ async fn a_run_that_is_left_in_any_phase_is_finished_by_the_next_driver() {
             }
             let bodies = trap.bodies.load(Ordering::SeqCst);
             assert!(bodies <= 2, "{context}: {bodies}");
+            assert_ended_once(&trap, &resumed, &context);
         }
     }
 }

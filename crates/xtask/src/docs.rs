@@ -11,15 +11,19 @@ use std::process::ExitCode;
 const SUMMARY: &str = "docs/SUMMARY.md";
 /// The list of pages for language models.
 const LLMS: &str = "llms.txt";
+/// The page with the measured figures.
+const BENCHMARKS: &str = "docs/benchmarks.md";
+/// The text in a line of the README after which the name of a measured case follows.
+const MEASURED_CASE: &str = "| CPU time of a run with ";
 /// Pages outside the book whose links are checked, too.
 const ROOT_PAGES: [&str; 4] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
 
 /// A page of the book, from a line of the table of contents.
 #[derive(Debug, PartialEq, Eq)]
-struct BookPage {
-    title: String,
+pub(crate) struct BookPage {
+    pub(crate) title: String,
     /// Path within the repository.
-    path: String,
+    pub(crate) path: String,
 }
 
 /// Checks links, table of contents and `llms.txt`; prints every problem.
@@ -70,13 +74,27 @@ fn find_problems(root: &Path) -> std::io::Result<Vec<String>> {
     }
     let mut all = Vec::new();
     collect_pages(root, &root.join("docs"), &mut all)?;
-    let all: BTreeSet<String> = all.into_iter().filter(|path| path != SUMMARY).collect();
+    let mut all: BTreeSet<String> = all.into_iter().filter(|path| path != SUMMARY).collect();
     problems.extend(all.difference(&listed).map(|path| format!("{SUMMARY}: {path} is not listed")));
     problems.extend(listed.difference(&all).map(|path| format!("{SUMMARY}: there is no {path}")));
     for page in all.iter().map(String::as_str).chain(ROOT_PAGES) {
         problems.extend(check_links(root, page)?);
         problems.extend(find_hidden_lines(page, &fs::read_to_string(root.join(page))?));
     }
+    for page in fs::read_dir(root.join("crates"))? {
+        let page = page?.path().join("README.md");
+        if page.exists() {
+            all.insert(normalise(page.strip_prefix(root).unwrap_or(&page).to_owned()));
+        }
+    }
+    for page in all.iter().map(String::as_str).chain(["README.md"]) {
+        problems.extend(find_unresolved_dependencies(page, &fs::read_to_string(root.join(page))?));
+    }
+    let (readme, benchmarks) = (
+        fs::read_to_string(root.join("README.md"))?,
+        fs::read_to_string(root.join(BENCHMARKS)).unwrap_or_default(),
+    );
+    problems.extend(compare_figures(&readme, &benchmarks));
     let current = fs::read_to_string(root.join(LLMS)).unwrap_or_default();
     if current != render_llms(root, &pages)? {
         problems.push(format!("{LLMS} is not current; `cargo run -p xtask -- docs --write` writes it"));
@@ -85,7 +103,7 @@ fn find_problems(root: &Path) -> std::io::Result<Vec<String>> {
 }
 
 /// Reads the entries of the table of contents.
-fn read_summary(root: &Path) -> std::io::Result<Vec<BookPage>> {
+pub(crate) fn read_summary(root: &Path) -> std::io::Result<Vec<BookPage>> {
     let text = fs::read_to_string(root.join(SUMMARY))?;
     let entries = links_of(&text).into_iter().map(|(title, target)| BookPage {
         title: title.to_owned(),
@@ -147,6 +165,36 @@ fn find_hidden_lines(page: &str, text: &str) -> Vec<String> {
     problems
 }
 
+/// Returns a problem for every dependency on one of our crates by its version: no registry has them.
+fn find_unresolved_dependencies(page: &str, text: &str) -> Vec<String> {
+    let is_ours = |line: &&str| {
+        let name = line.split_once('=').map_or("", |(name, _)| name.trim());
+        name.starts_with("windlass") && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+    };
+    let is_by_version = |line: &&str| line.contains("version =") || line.contains("= \"");
+    let is_by_place = |line: &&str| line.contains("path =") || line.contains("git =");
+    text.lines()
+        .filter(|line| is_ours(line) && is_by_version(line) && !is_by_place(line))
+        .map(|line| format!("{page}: no registry has the crate of `{line}`; write `path` or `git`"))
+        .collect()
+}
+
+/// Returns a problem for every figure of the README that the benchmarks do not have in the row of its case.
+fn compare_figures(readme: &str, benchmarks: &str) -> Vec<String> {
+    let Some(line) = readme.lines().find(|line| line.starts_with(MEASURED_CASE)) else {
+        return vec!["README.md: no line has a measured case".to_owned()];
+    };
+    let mut cells = line[MEASURED_CASE.len()..].split('|').map(str::trim);
+    let case = cells.next().unwrap_or_default();
+    let Some(row) = benchmarks.lines().find(|row| row.starts_with(&format!("| {case} (CPU ms"))) else {
+        return vec![format!("README.md: {BENCHMARKS} has no case `{case}`")];
+    };
+    let measured: BTreeSet<&str> = row.split([' ', '|', '*']).collect();
+    let figures = cells.flat_map(|cell| cell.split(", ")).filter_map(|figure| figure.split_once(" ms"));
+    let unknown = figures.filter(|(figure, _)| !measured.contains(figure));
+    unknown.map(|(figure, _)| format!("README.md: {BENCHMARKS} has no {figure} ms for `{case}`")).collect()
+}
+
 /// Returns the texts and targets of the links in a page, outside code.
 fn links_of(text: &str) -> Vec<(&str, &str)> {
     let mut links = Vec::new();
@@ -190,7 +238,7 @@ fn anchors_of(text: &str) -> BTreeSet<String> {
 }
 
 /// Returns a path without `.` and `..`, with slashes.
-fn normalise(path: PathBuf) -> String {
+pub(crate) fn normalise(path: PathBuf) -> String {
     let mut parts: Vec<String> = Vec::new();
     for part in path.components() {
         match part {
@@ -228,7 +276,7 @@ fn render_full(root: &Path, pages: &[BookPage]) -> std::io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{anchors_of, check_links, find_hidden_lines, find_problems, links_of};
+    use super::{anchors_of, check_links, compare_figures, find_hidden_lines, find_problems, links_of};
 
     #[test]
     fn lines_that_only_rustdoc_hides_are_found() {
@@ -236,6 +284,22 @@ mod tests {
         let lines: Vec<String> = find_hidden_lines("p.md", page);
         let starts: Vec<&str> = lines.iter().filter_map(|line| line.split(": ").next()).collect();
         assert_eq!(starts, ["p.md:4", "p.md:5"]);
+    }
+
+    #[test]
+    fn figures_that_were_not_measured_are_found() {
+        let readme = |figures: &str| {
+            format!("| CPU time of a run with Plain | {figures} | [b](docs/benchmarks.md) |\n")
+        };
+        let benchmarks = "| Plain (CPU ms a run) | **0.25** | 1.00 (3.94×) | no answer in 30 s |\n";
+        assert_eq!(
+            compare_figures(&readme("0.25 ms | 1.00 ms (rig), no answer in 30 s (a)"), benchmarks),
+            Vec::<String>::new()
+        );
+        let old = compare_figures(&readme("0.25 ms | 1.10 ms (rig)"), benchmarks);
+        assert_eq!(old, ["README.md: docs/benchmarks.md has no 1.10 ms for `Plain`"]);
+        assert_eq!(compare_figures(&readme("0.25 ms"), "").len(), 1);
+        assert_eq!(compare_figures("", benchmarks).len(), 1);
     }
 
     #[test]
@@ -250,6 +314,10 @@ mod tests {
     fn what_is_missing_is_named() -> std::io::Result<()> {
         let root = std::env::temp_dir().join(format!("xtask-docs-{}", std::process::id()));
         std::fs::create_dir_all(root.join("docs/guide"))?;
+        std::fs::create_dir_all(root.join("crates/windlass-x"))?;
+        let page =
+            "```toml\nwindlass-x = { version = \"0.1\" }\nwindlass = { path = \"../windlass\" }\n```\n";
+        std::fs::write(root.join("crates/windlass-x/README.md"), page)?;
         for page in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
             std::fs::write(root.join(page), "# Title\n\nA claim.\n")?;
         }
@@ -276,6 +344,8 @@ mod tests {
             "{problems:?}"
         );
         assert!(problems.iter().any(|problem| problem.starts_with("docs/guide/one.md:4: ")), "{problems:?}");
+        let by_version = |problem: &&String| problem.contains("no registry has the crate of `windlass-x");
+        assert_eq!(problems.iter().filter(by_version).count(), 1, "{problems:?}");
         std::fs::remove_dir_all(root)
     }
 }

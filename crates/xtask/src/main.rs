@@ -1,5 +1,6 @@
 //! Checks of the repository itself, run as `cargo run -p xtask -- <task>`.
 
+mod book;
 mod definitions;
 mod docs;
 mod names;
@@ -16,8 +17,11 @@ fn main() -> ExitCode {
         ["docs"] => docs::check(root),
         ["docs", "--write"] => docs::write(root),
         ["docs", "--full", file] => docs::write_full(root, Path::new(file)),
+        ["book", folder] => book::complete(root, Path::new(folder)),
         _ => {
-            eprintln!("usage: cargo run -p xtask -- names [--list] | docs [--write | --full FILE]");
+            eprintln!(
+                "usage: cargo run -p xtask -- names [--list] | docs [--write | --full FILE] | book FOLDER"
+            );
             ExitCode::from(2)
         }
     }

@@ -54,7 +54,7 @@ mod tests {
         let bodies = page.lines().filter_map(|line| line.split_once("--json '")?.1.strip_suffix('\''));
         let bodies: Vec<&str> = bodies.collect();
         let submission: RunSubmission = serde_json::from_str(bodies[0]).expect("it is a submission");
-        assert_eq!(submission, RunSubmission::new("invoice-17", "clerk", "Pay invoice 17."));
+        assert_eq!(submission, RunSubmission::new("prod-invoice-17", "clerk", "Pay invoice 17."));
         let decision: DecisionRequest = serde_json::from_str(bodies[1]).expect("it is a decision");
         assert_eq!(decision.decided_by, "ann");
     }

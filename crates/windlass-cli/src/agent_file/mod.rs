@@ -18,7 +18,7 @@ use serde::Deserialize;
 use windlass::context::ContextPolicy;
 use windlass::model::{ModelSettings, SharedModel};
 use windlass::price::PriceList;
-use windlass::run::{ModelRetryPolicy, RunBuilder};
+use windlass::run::{ModelRetryPolicy, RetriesExhausted, RunBuilder};
 use windlass::{agent::Agent, store::ApproverPolicy, tool::Tool};
 
 use self::approvers::ApproversSpec;
@@ -41,7 +41,7 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(5);
 const MODEL_VARIABLE: &str = "WINDLASS_MODEL";
 /// Default time for which a run waits for a provider that is away.
 const DEFAULT_PROVIDER_WAIT: Duration = Duration::from_secs(10 * 60);
-/// Maximum delay between two requests to a provider that is away.
+/// Maximum delay between two requests to a provider that is away and names no delay.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Default maximum number of turns.
 const DEFAULT_MAX_TURNS: u32 = 30;
@@ -171,6 +171,12 @@ impl AgentFile {
         self.spec.model.as_deref()
     }
 
+    /// Returns the name of the model that the agent uses: the one in the file, or else the one in `WINDLASS_MODEL`.
+    pub(crate) fn effective_model_name(&self) -> Option<String> {
+        let from_environment = || std::env::var(MODEL_VARIABLE).ok().filter(|model| !model.is_empty());
+        self.model_name().map(str::to_owned).or_else(from_environment)
+    }
+
     /// Builds the agent, with `model` in place of its own if given.
     pub(crate) async fn build_agent(&self, model: Option<&str>) -> Result<Agent, CliError> {
         Ok(self.build_base().await?.model(self.resolve_model(model)?))
@@ -195,6 +201,11 @@ impl AgentFile {
     /// Returns the tools with the policy applied.
     pub(crate) async fn load_tools(&self) -> Result<Vec<Tool>, CliError> {
         self.policy.apply_to(tools::find_tools(self)?)
+    }
+
+    /// Returns true if the agent has tools that work in the workspace.
+    pub(crate) fn has_workspace_tools(&self) -> Result<bool, CliError> {
+        tools::has_workspace_tools(self)
     }
 
     /// Returns the policy of the file.
@@ -228,13 +239,12 @@ impl AgentFile {
 
     /// Resolves the model: `named`, or else the one in the file, or else the one in `WINDLASS_MODEL`.
     pub(crate) fn resolve_model(&self, named: Option<&str>) -> Result<SharedModel, CliError> {
-        let from_environment = std::env::var(MODEL_VARIABLE).ok().filter(|model| !model.is_empty());
-        let named = named.or(self.model_name()).or(from_environment.as_deref()).ok_or_else(|| {
+        let named = named.map(str::to_owned).or_else(|| self.effective_model_name()).ok_or_else(|| {
             CliError::new(format!("agent `{}` has no model", self.name())).with_hint(
                 "write `model = \"provider:name\"` in the agent file, pass --model provider:name, or set WINDLASS_MODEL",
             )
         })?;
-        model::resolve_model(named, &self.folder, &self.spec.providers)
+        model::resolve_model(&named, &self.folder, &self.spec.providers)
     }
 
     /// Applies the limits of the file to a run.
@@ -243,10 +253,13 @@ impl AgentFile {
         let mut run = run
             .max_turns(limits.turns.unwrap_or(DEFAULT_MAX_TURNS))
             .lease_duration(limits.lease.map_or(DEFAULT_LEASE, HumanDuration::as_duration))
-            // The command ends the attempts: a provider that is away does not fail the run.
+            // The command ends the attempts: a provider that is away does not fail the run. If it asks for a longer delay
+            // than the command waits, the run is left at once.
             .model_retry(ModelRetryPolicy {
                 max_attempts: u32::MAX,
                 max_delay: MAX_RETRY_DELAY,
+                max_provider_delay: self.provider_wait(),
+                when_exhausted: RetriesExhausted::Leave,
                 ..ModelRetryPolicy::default()
             });
         if let Some(concurrency) = limits.concurrency {
@@ -273,6 +286,12 @@ impl AgentFile {
             Some(budget) => run.session_budget(budget.to_budget()),
             None => run,
         }
+    }
+
+    /// Returns the prices of models, if the file names others than the shipped ones.
+    #[cfg(feature = "serve")]
+    pub(crate) fn prices(&self) -> Option<&Arc<PriceList>> {
+        self.prices.as_ref()
     }
 
     fn load_prices(&self) -> Result<Option<Arc<PriceList>>, CliError> {

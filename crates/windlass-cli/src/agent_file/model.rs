@@ -36,7 +36,7 @@ pub(super) fn resolve_model(
 }
 
 #[cfg(feature = "models")]
-fn network_model(named: &str, providers: &ProviderSpecs) -> Result<SharedModel, CliError> {
+pub(crate) fn network_model(named: &str, providers: &ProviderSpecs) -> Result<SharedModel, CliError> {
     registry_with(providers).model(named).map_err(|error| {
         let text = error.to_string();
         // The library's hint is for programmers, so only the message before it is used.
@@ -60,6 +60,10 @@ pub(crate) fn registry_with(providers: &ProviderSpecs) -> windlass_models::Provi
 fn setup_hint(error: &windlass_models::SetupError) -> String {
     use windlass_models::SetupError;
     match error {
+        SetupError::MissingKey { provider, .. } if needs_aws_signatures(provider) => {
+            "AWS credentials need a build with `--features bedrock`; this one needs AWS_BEARER_TOKEN_BEDROCK"
+                .to_owned()
+        }
         SetupError::MissingKey { variable, .. } => {
             format!("set {variable} in the environment; `windlass demo` needs no key")
         }
@@ -71,6 +75,16 @@ fn setup_hint(error: &windlass_models::SetupError) -> String {
         }
         _ => "`windlass doctor` checks the setup".to_owned(),
     }
+}
+
+/// True if this build lacks the signatures by which Bedrock would accept the AWS credentials that are set.
+#[cfg(feature = "models")]
+pub(crate) fn needs_aws_signatures(provider: &str) -> bool {
+    let is_set = |name: &str| std::env::var(name).is_ok_and(|value| !value.trim().is_empty());
+    cfg!(not(feature = "bedrock"))
+        && provider.starts_with("bedrock")
+        && is_set("AWS_ACCESS_KEY_ID")
+        && (is_set("AWS_REGION") || is_set("AWS_DEFAULT_REGION"))
 }
 
 #[cfg(not(feature = "models"))]

@@ -70,6 +70,17 @@ pub(super) fn find_tools(file: &AgentFile) -> Result<Vec<Tool>, CliError> {
     Ok(found)
 }
 
+/// Returns true if the agent file names tools that read or change files of the workspace, or run commands in it.
+pub(super) fn has_workspace_tools(file: &AgentFile) -> Result<bool, CliError> {
+    let in_workspace = folder_tools(file)?;
+    let is_in_workspace = |name: &str| in_workspace.iter().any(|tool| tool.name() == name);
+    let is_named = |name: &String| match TOOL_SETS.iter().find(|(set, _)| set == name) {
+        Some((_, of_set)) => of_set.iter().any(|name| is_in_workspace(name)),
+        None => is_in_workspace(name),
+    };
+    Ok(!file.spec.skills.is_empty() || file.spec.tools.iter().any(is_named))
+}
+
 /// Returns all built-in tools with the names that an agent file uses.
 fn all_tools(file: &AgentFile) -> Result<Vec<(String, Tool)>, CliError> {
     let mut known: Vec<(String, Tool)> = Vec::new();
@@ -84,7 +95,7 @@ fn all_tools(file: &AgentFile) -> Result<Vec<(String, Tool)>, CliError> {
 
 #[cfg(unix)]
 fn workspace_tools(file: &AgentFile) -> Result<Vec<Tool>, CliError> {
-    let mut tools = open_workspace(file)?.tools();
+    let mut tools = folder_tools(file)?;
     tools.push(windlass_tools::ask_person());
     let mut web = windlass_tools::WebFetcher::new();
     if let Some(policy) = file.policy().rules() {
@@ -92,6 +103,11 @@ fn workspace_tools(file: &AgentFile) -> Result<Vec<Tool>, CliError> {
     }
     tools.push(web.tool());
     Ok(tools)
+}
+
+#[cfg(unix)]
+fn folder_tools(file: &AgentFile) -> Result<Vec<Tool>, CliError> {
+    Ok(open_workspace(file)?.tools())
 }
 
 #[cfg(unix)]
@@ -155,6 +171,11 @@ pub(super) fn preview_change(file: &AgentFile, tool: &str, arguments: &str) -> O
     let lines = text.split('\n').skip_while(|line| line.starts_with("--- ") || line.starts_with("+++ "));
     let lines = lines.filter(|_| !text.is_empty()).map(str::to_owned).collect();
     Some(ChangePreview { title, status, lines })
+}
+
+#[cfg(not(unix))]
+fn folder_tools(_file: &AgentFile) -> Result<Vec<Tool>, CliError> {
+    Ok(Vec::new())
 }
 
 #[cfg(not(unix))]

@@ -214,6 +214,12 @@ pub(crate) struct ShowArgs {
     /// Show every record of the journal, one per line
     #[arg(long)]
     pub(crate) journal: bool,
+    /// Show the call that waits with these arguments, a JSON object, and the digest that approves it so
+    #[arg(long, value_name = "JSON", conflicts_with = "journal")]
+    pub(crate) arguments: Option<String>,
+    /// Id of the call whose arguments are edited [default: the only one that waits]
+    #[arg(long, value_name = "CALL", requires = "arguments")]
+    pub(crate) call: Option<String>,
 }
 
 /// The arguments of `windlass resume`.
@@ -352,6 +358,9 @@ pub(crate) struct AnswerArgs {
     pub(crate) call: String,
     /// Answer, as JSON or plain text
     pub(crate) value: String,
+    /// Digest of the question that was read, as printed by `windlass show` [default: display it and ask]
+    #[arg(long, value_name = "DIGEST")]
+    pub(crate) digest: Option<String>,
     /// Name of the person who answers [default: the current user]
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,

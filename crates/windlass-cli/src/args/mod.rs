@@ -134,7 +134,9 @@ pub(crate) enum CliCommand {
     )]
     Reject(RejectArgs),
     /// Answer a question that a tool asked
-    #[command(after_help = "Examples:\n  windlass answer k3v9 book-1 '\"window seat\"' --resume")]
+    #[command(
+        after_help = "Examples:\n  windlass answer k3v9 book-1 '\"window seat\"' --resume   shows the question, and asks"
+    )]
     Answer(AnswerArgs),
     /// Settle a call in doubt: one that had started when its process ended
     #[command(
@@ -192,7 +194,7 @@ pub(crate) enum CliCommand {
         after_help = "Examples:\n  windlass forget k3v9\n  windlass forget --older-than 30d\n  windlass forget --older-than 90d --status paused"
     )]
     Forget(ForgetArgs),
-    /// Copy everything in one store to another
+    /// Copy the runs, sessions and receipts of one store to another
     #[command(after_help = "Examples:\n  windlass migrate old.db new.db")]
     Migrate(MigrateArgs),
     /// List the tools of an agent, their effects and approval policies

@@ -42,16 +42,6 @@ struct RequestedDecision {
     /// Verb of the prompt.
     verb: &'static str,
     fits: fn(&PendingCall) -> bool,
-    confirmation: Confirmation,
-}
-
-/// The way in which a user confirms a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Confirmation {
-    /// The call is displayed, or its digest is passed.
-    Displayed,
-    /// The arguments of the command name the run, the call and the answer.
-    ByArguments,
 }
 
 pub(crate) async fn approve(
@@ -68,7 +58,6 @@ pub(crate) async fn approve(
         scope: decision_scope(approve.always),
         verb: "Approve",
         fits: needs_approval,
-        confirmation: Confirmation::Displayed,
     };
     decide_call(args, &approve.pending_call, request, term).await
 }
@@ -83,7 +72,6 @@ pub(crate) async fn reject(
         scope: decision_scope(reject.always),
         verb: "Reject",
         fits: needs_approval,
-        confirmation: Confirmation::Displayed,
     };
     decide_call(args, &reject.pending_call, request, term).await
 }
@@ -93,12 +81,12 @@ pub(crate) async fn answer(
     answer: &AnswerArgs,
     term: &Terminal,
 ) -> Result<CommandExit, CliError> {
-    let AnswerArgs { run, call, value, by, resume } = answer;
+    let AnswerArgs { run, call, value, digest, by, resume } = answer;
     let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value.as_str()));
     let about = PendingCallArgs {
         run: Some(run.clone()),
         call: Some(call.clone()),
-        digest: None,
+        digest: digest.clone(),
         by: by.clone(),
         resume: *resume,
     };
@@ -107,7 +95,6 @@ pub(crate) async fn answer(
         scope: DecisionScope::ThisCall,
         verb: "Answer",
         fits: |pending| matches!(pending.reason, HoldReason::Question(_)),
-        confirmation: Confirmation::ByArguments,
     };
     decide_call(args, &about, request, term).await
 }
@@ -127,12 +114,11 @@ pub(crate) async fn settle(
         scope: DecisionScope::ThisCall,
         verb: "Settle",
         fits: |pending| pending.reason == HoldReason::InDoubt,
-        confirmation: Confirmation::Displayed,
     };
     decide_call(args, &settle.pending_call, request, term).await
 }
 
-fn needs_approval(pending: &PendingCall) -> bool {
+pub(super) fn needs_approval(pending: &PendingCall) -> bool {
     pending.reason == HoldReason::Approval
 }
 
@@ -140,7 +126,7 @@ fn decision_scope(always: bool) -> DecisionScope {
     if always { DecisionScope::ToolForRun } else { DecisionScope::ThisCall }
 }
 
-fn canonical_object(text: &str) -> Result<String, CliError> {
+pub(super) fn canonical_object(text: &str) -> Result<String, CliError> {
     match serde_json::from_str::<Value>(text) {
         Ok(value @ Value::Object(_)) => Ok(windlass::core::canonical::canonical_json(&value)),
         _ => Err(CliError::usage("the arguments are not a JSON object")
@@ -182,21 +168,11 @@ async fn decide_call(
             "approve this call alone; the prompt of `windlass resume` offers narrower rules for commands",
         ));
     }
-    let displayed = match (request.confirmation, &about.digest) {
-        (Confirmation::ByArguments, _) => None,
-        (Confirmation::Displayed, Some(_)) => Some(call.review.digest()),
-        (Confirmation::Displayed, None) => {
-            let file = agent_file_of_run(&project, &*store, run).await?;
-            let edited = edited_call(&call.pending, &request.decision);
-            let review =
-                review_stored_call(project.local_path(), &*store, run, &edited, file.as_ref()).await?;
-            if !confirm_in_terminal(term, &review, request.verb, run.as_str()).await? {
-                term.eprint_line("nothing was decided");
-                return Ok(CommandExit::WaitingForPerson);
-            }
-            Some(review.digest())
-        }
-    };
+    if about.digest.is_none() && !confirm_in_terminal(term, &call.review, request.verb, run.as_str()).await? {
+        term.eprint_line("nothing was decided");
+        return Ok(CommandExit::WaitingForPerson);
+    }
+    let displayed = Some(call.review.digest());
     if let Err(error) = post(&store, &call, &request, &identity, by.clone(), displayed).await {
         let is_taken = match &error {
             PostDecisionError::AlreadyTaken(taken) => {
@@ -254,6 +230,7 @@ async fn decide_call(
 struct SelectedCall {
     stored: StoredRun,
     pending: PendingCall,
+    /// The call as it would run after the decision.
     review: CallReview,
     /// False if a decision is recorded about it that can still be corrected.
     is_pending: bool,
@@ -286,8 +263,9 @@ async fn select_call(
                 None => (request.fits)(&pending),
             };
             if is_named {
+                let edited = edited_call(&pending, &request.decision);
                 let review =
-                    review_stored_call(project.local_path(), &**store, &stored.run, &pending, file.as_ref())
+                    review_stored_call(project.local_path(), &**store, &stored.run, &edited, file.as_ref())
                         .await?;
                 found.push(SelectedCall { stored: stored.clone(), pending, review, is_pending: true });
             }
@@ -297,8 +275,9 @@ async fn select_call(
         // A recorded decision can be corrected until it is taken; then the user learns who decided.
         if let Some(correctable) = known.correctable_call(&path) {
             let pending = correctable.pending;
+            let edited = edited_call(&pending, &request.decision);
             let review =
-                review_stored_call(project.local_path(), &**store, &stored.run, &pending, file.as_ref())
+                review_stored_call(project.local_path(), &**store, &stored.run, &edited, file.as_ref())
                     .await?;
             found.push(SelectedCall { stored, pending, review, is_pending: false });
         } else if let Some(taken) = known.taken_decision(&path) {
@@ -311,7 +290,8 @@ async fn select_call(
         return match (matching.next(), matching.next()) {
             (Some(only), None) => Ok(only),
             (None, _) => Err(CliError::not_found("no pending call has this digest")
-                .with_hint("the call was decided, or what it would do has changed since; `windlass show` shows it as it is now")),
+                .with_hint("the call was decided, or what it would do has changed since; `windlass show` shows it as it is now, and \
+                 with --arguments as it would be with other arguments")),
             (Some(_), Some(_)) => {
                 Err(CliError::usage("several calls have this digest").with_hint("give more of the digest"))
             }

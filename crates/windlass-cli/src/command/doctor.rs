@@ -12,11 +12,8 @@ use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
 use windlass_text::SafeText;
 
 /// Environment variables that are read. Only their presence is reported, never their values.
-const VARIABLES: [(&str, &str); 6] = [
+const VARIABLES: [(&str, &str); 3] = [
     ("WINDLASS_MODEL", "the default model"),
-    ("OPENAI_API_KEY", "the key for models named openai:…"),
-    ("OPENAI_BASE_URL", "the URL of an OpenAI-compatible server"),
-    ("ANTHROPIC_API_KEY", "the key for models named anthropic:…"),
     ("WINDLASS_STORE", "the path of the store"),
     ("NO_COLOR", "disables colours"),
 ];
@@ -60,6 +57,8 @@ pub(crate) async fn run(
     findings.push(check_terminal(term));
     #[cfg(unix)]
     findings.push(check_sandbox());
+    #[cfg(feature = "models")]
+    findings.push(check_providers());
     findings.extend(VARIABLES.map(|(variable, what)| check_variable(variable, what)));
     let is_bad = findings.iter().any(|finding| finding.status == CheckStatus::Failed);
     match term.output_format() {
@@ -95,7 +94,7 @@ async fn check_agent(file: Result<AgentFile, CliError>, was_named: bool) -> Vec<
     };
     let mut found = vec![said("agent", format!("{} in {}", file.name(), file.path().display()))];
     found.push(match file.resolve_model(None) {
-        Ok(_) => said("model", file.model_name().unwrap_or_default().to_owned()),
+        Ok(_) => said("model", file.effective_model_name().unwrap_or_default()),
         Err(problem) => wrong("model", &problem),
     });
     found.push(match file.load_tools().await {
@@ -175,6 +174,25 @@ fn check_sandbox() -> DoctorFinding {
         }
     };
     DoctorFinding { status: health, subject: "sandbox", text: text.to_owned(), hint: None }
+}
+
+/// Reports the providers whose keys are set.
+#[cfg(feature = "models")]
+fn check_providers() -> DoctorFinding {
+    let providers = windlass_models::ProviderRegistry::from_env().providers();
+    let needs_key = windlass_models::ProviderRegistry::from_vars(|_| None).providers();
+    let is_set_up = |provider: &&windlass_models::ProviderInfo| {
+        provider.is_configured
+            && needs_key.iter().any(|known| known.name == provider.name && !known.is_configured)
+    };
+    let names: Vec<&str> =
+        providers.iter().filter(is_set_up).map(|provider| provider.name.as_str()).collect();
+    let (status, text) = match names.is_empty() {
+        true => (CheckStatus::NotPresent, "no key of a provider is set".to_owned()),
+        false => (CheckStatus::Passed, format!("set up: {}", names.join(", "))),
+    };
+    let hint = "`windlass models` lists the providers and their variables".to_owned();
+    DoctorFinding { status, subject: "providers", text, hint: Some(hint) }
 }
 
 fn check_variable(name: &'static str, what: &str) -> DoctorFinding {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use windlass::artefact::append_run_media;
 use windlass::core::inspect::{self, ForkChange, VerifiedJournal, verify_text};
 use windlass::core::{
     authenticity::{MacError, MacKeyring},
@@ -11,7 +12,10 @@ use windlass::core::{
     decision::{Decision, DecisionScope},
     id::{CallPath, RunId},
     item::OutputContent,
-    journal::{CallStatus, JournalEntry, JournalRecord, append_text_mac, encode_journal, verify_text_mac},
+    journal::{
+        CallStatus, JournalEntry, JournalRecord, append_text_mac, encode_journal, stored_media_urls,
+        verify_text_mac,
+    },
 };
 use windlass::store::{
     self, LeaseClaim, OpenRunError, RunQuery, SnapshotVerification, StoreVerification, list_all_runs,
@@ -31,6 +35,8 @@ use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
 
 /// Duration of the lease under which a new fork gets its artefacts.
 const FORK_LEASE: Duration = Duration::from_secs(30);
+/// Size of the pictures and files in an exported run, of which a server reads 32 MiB by default.
+const MAX_EXPORTED_MEDIA_BYTES: usize = 16 << 20;
 
 pub(crate) async fn fork_run(
     args: &CliArgs,
@@ -168,6 +174,8 @@ pub(crate) async fn export_run(
             if let Some(keys) = store.mac_keys() {
                 append_text_mac(&mut text, &stored.run, records.len() as u64, keys);
             }
+            let urls = stored_media_urls(&text);
+            append_run_media(&*store, &mut text, &urls, MAX_EXPORTED_MEDIA_BYTES).await?;
             text
         }
         OutputFormat::Json => {

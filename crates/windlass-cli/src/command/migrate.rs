@@ -1,4 +1,4 @@
-//! `windlass migrate`: copies everything in one store to another.
+//! `windlass migrate`: copies the runs, sessions and receipts of one store to another. The queue is not copied.
 
 use serde_json::json;
 use windlass::store::migrate_store;

@@ -117,12 +117,13 @@ async fn build_driver(
     RunDriver::new(term, file, agent, store, answers, identity, history_file)
 }
 
-/// Checks that the tools of an agent reach no key, and that its file names no other approvers than the project. Returns
+/// Checks that the tools of an agent reach neither a key nor the store, and that its file names no other approvers than the project. Returns
 /// the user as the approvers know him or her.
 fn check_keys(project: &CliProject, file: &AgentFile) -> Result<ApproverIdentity, CliError> {
     project.key_source().ensure_outside(&file.workspace_folder())?;
     ensure_approver_key_outside(&file.workspace_folder())?;
     project.ensure_encryption_keys_outside(&file.workspace_folder())?;
+    project.ensure_store_outside(file)?;
     project.check_approvers(file)?;
     ApproverIdentity::of_project(project)
 }

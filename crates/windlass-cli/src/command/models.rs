@@ -25,7 +25,7 @@ fn list_providers(
     providers: &ProviderSpecs,
     term: &Terminal,
 ) -> Result<CommandExit, CliError> {
-    use crate::agent_file::model::registry_with;
+    use crate::agent_file::model::{needs_aws_signatures, registry_with};
     use crate::terminal::{OutputFormat, TextStyle, paint, styled};
     use serde_json::json;
     use windlass_text::SafeText;
@@ -61,6 +61,10 @@ fn list_providers(
                 paint(TextStyle::Faint, "ready if its server runs")
             }
             true => paint(TextStyle::Success, "ready"),
+            false if needs_aws_signatures(&provider.name) => {
+                let words = "needs a build with `--features bedrock`, or AWS_BEARER_TOKEN_BEDROCK";
+                paint(TextStyle::Faint, words)
+            }
             false => paint(TextStyle::Faint, format!("needs {}", missing.join(" and "))),
         };
         let name = SafeText::from_line(&format!("{:<18}", provider.name));

@@ -42,7 +42,8 @@ pub(crate) async fn run(args: &CliArgs, run: &RunArgs, term: &Terminal) -> Resul
 
 /// Prints the agent, the model and the run id.
 pub(crate) fn announce_run(term: &Terminal, file: &AgentFile, id: &RunId, model: Option<&str>) {
-    let model = model.or(file.model_name()).unwrap_or("no model");
+    let model = model.map(str::to_owned).or_else(|| file.effective_model_name());
+    let model = model.as_deref().unwrap_or("no model");
     match term.output_format() {
         OutputFormat::Json => {
             term.print_json(&json!({ "type": "run", "run": id, "agent": file.name(), "model": model }));

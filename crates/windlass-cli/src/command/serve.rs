@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
+use windlass::price::PriceList;
 use windlass_server::{
     AccessPolicy, AccessRole, AgentServer, CallPreview, ServerLimits, TokenDigest, new_access_token,
 };
@@ -12,6 +13,7 @@ use super::work::{deploy_agents, read_agents};
 use crate::agent_file::{AgentFile, PreviewStatus};
 use crate::args::{CliArgs, ServeArgs};
 use crate::cli_error::{CliError, CommandExit};
+use crate::log_lines::print_warnings;
 use crate::project::CliProject;
 use crate::run_driver::{SignalCounter, current_user};
 use crate::terminal::{OutputFormat, Terminal};
@@ -23,6 +25,7 @@ pub(crate) async fn run(args: &CliArgs, serve: &ServeArgs, term: &Terminal) -> R
     let files = read_agents(args, &serve.agents)?;
     let Some(first) = files.first() else { return Err(CliError::usage("no agent is named")) };
     let project = CliProject::of_agent_file(args, first.path(), term)?;
+    print_warnings(term);
     let store = project.open_or_create().await?;
     let registry = deploy_agents(&project, &files, &store).await?;
     // Every process of this machine reaches the loopback interface, the commands of an agent included. So the one local
@@ -37,13 +40,18 @@ pub(crate) async fn run(args: &CliArgs, serve: &ServeArgs, term: &Terminal) -> R
             (access, Some(token))
         }
     };
+    let prices = report_prices(&files)?;
     let limits = ServerLimits { concurrent_runs: serve.workers, ..ServerLimits::default() };
     let mut server = AgentServer::new(registry)
         .store(store)
         .address(serve.listen.clone())
         .access(access)
         .limits(limits)
+        .prices(prices)
         .preview(Arc::new(move |_, call| preview(&files, call)));
+    if let Some(folder) = project.live_journals() {
+        server = server.live_journals(folder);
+    }
     for name in &serve.name {
         server = server.host(name.clone());
     }
@@ -81,6 +89,30 @@ pub(crate) async fn run(args: &CliArgs, serve: &ServeArgs, term: &Terminal) -> R
         CliError::new(error.to_string()).with_hint("`windlass serve --help` shows how people are named")
     })?;
     Ok(CommandExit::Success)
+}
+
+/// Returns the prices for requests without a recorded cost: those of the first agent that names a file, or else the shipped
+/// ones. A run records its costs by the prices of its own agent.
+///
+/// # Errors
+///
+/// Fails if the prices of two agents are in different currencies: a report adds up the costs of all agents.
+fn report_prices(files: &[Arc<AgentFile>]) -> Result<Arc<PriceList>, CliError> {
+    let shipped = PriceList::shipped();
+    let lists = || files.iter().map(|file| (file, file.prices().unwrap_or(&shipped)));
+    if let Some((first, list)) = lists().next()
+        && let Some((other, other_list)) = lists().find(|(_, other)| other.currency != list.currency)
+    {
+        return Err(CliError::usage(format!(
+            "the prices of the agent `{}` are in {}, and those of `{}` in {}",
+            first.name(),
+            list.currency,
+            other.name(),
+            other_list.currency
+        ))
+        .with_hint("name files in one currency with `prices_file`, or serve the agents by two servers"));
+    }
+    Ok(files.iter().find_map(|file| file.prices()).unwrap_or(&shipped).clone())
 }
 
 fn preview(files: &[Arc<AgentFile>], call: &windlass::core::decision::PendingCall) -> Option<CallPreview> {

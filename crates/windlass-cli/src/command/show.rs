@@ -12,6 +12,7 @@ use windlass::run::PausedRun;
 use windlass::store::{Store, StoredRun, load_paused};
 use windlass_text::SafeText;
 
+use super::decisions::{canonical_object, needs_approval};
 use super::resume::current_time;
 use super::runs::{format_age, status_label, status_name};
 use crate::agent_file::AgentFile;
@@ -35,9 +36,10 @@ pub(crate) async fn run(args: &CliArgs, show: &ShowArgs, term: &Terminal) -> Res
             None
         }
     };
-    let reviews = review_pending(project.local_path(), &*store, &stored, &known, file.as_ref()).await?;
+    let pending = pending_calls(&known, show)?;
+    let reviews = review_pending(project.local_path(), &*store, &stored, &pending, file.as_ref()).await?;
     match term.output_format() {
-        OutputFormat::Json => term.print_json(&run_to_json(&stored, &known, &reviews)),
+        OutputFormat::Json => term.print_json(&run_to_json(&stored, &known, &pending, &reviews)),
         OutputFormat::Text => {
             print_header(term, &stored, &known);
             if show.journal {
@@ -45,10 +47,31 @@ pub(crate) async fn run(args: &CliArgs, show: &ShowArgs, term: &Terminal) -> Res
             } else {
                 print_summary(term, known.record().journal())
             }
-            print_pending(term, &stored, &known, &reviews);
+            print_pending(term, &stored, &pending, &reviews);
         }
     }
     Ok(CommandExit::Success)
+}
+
+/// Returns the calls that wait for a person, with the arguments that the user would approve.
+fn pending_calls(known: &PausedRun, show: &ShowArgs) -> Result<Vec<PendingCall>, CliError> {
+    let mut pending = known.pending_calls();
+    let Some(arguments) = &show.arguments else { return Ok(pending) };
+    let arguments = canonical_object(arguments)?;
+    let is_named = |pending: &PendingCall| match &show.call {
+        Some(named) => pending.path.to_string() == *named || pending.call().as_str() == named,
+        None => needs_approval(pending),
+    };
+    let mut named = pending.iter_mut().filter(|pending| is_named(pending));
+    match (named.next(), named.next()) {
+        (Some(only), None) => only.arguments = arguments,
+        (None, _) => return Err(CliError::not_found("no such call waits for a person")),
+        (Some(_), Some(_)) => {
+            return Err(CliError::usage("several calls wait for a person")
+                .with_hint("--call names the one with these arguments"));
+        }
+    }
+    Ok(pending)
 }
 
 /// Returns the reviews of the pending calls: what a person is shown before a decision, with its digest.
@@ -56,20 +79,24 @@ async fn review_pending(
     store_path: &Path,
     store: &dyn Store,
     stored: &StoredRun,
-    known: &PausedRun,
+    pending: &[PendingCall],
     file: Option<&AgentFile>,
 ) -> Result<Vec<CallReview>, CliError> {
     let mut reviews = Vec::new();
-    for pending in &known.pending_calls() {
+    for pending in pending {
         reviews.push(review_stored_call(store_path, store, &stored.run, pending, file).await?);
     }
     Ok(reviews)
 }
 
-fn run_to_json(stored: &StoredRun, known: &PausedRun, reviews: &[CallReview]) -> Value {
+fn run_to_json(
+    stored: &StoredRun,
+    known: &PausedRun,
+    pending: &[PendingCall],
+    reviews: &[CallReview],
+) -> Value {
     let record = known.record();
-    let pending = known
-        .pending_calls()
+    let pending = pending
         .iter()
         .zip(reviews)
         .map(|(pending, review)| {
@@ -248,7 +275,6 @@ fn message_lines(
     texts.map(|text| SummaryLine::shortened(mark, style, &text)).collect()
 }
 
-/// Prints the pending calls in full, with the digests that decide about them from elsewhere.
 /// Describes the decision that is posted about a pending call: who decided, what, and when.
 fn posted_line(pending: &PendingCall) -> Option<SafeText> {
     let posted = pending.posted.as_deref()?;
@@ -259,9 +285,10 @@ fn posted_line(pending: &PendingCall) -> Option<SafeText> {
     Some(SafeText::from_line(&text))
 }
 
-fn print_pending(term: &Terminal, stored: &StoredRun, known: &PausedRun, reviews: &[CallReview]) {
+/// Prints the pending calls in full, with the digests that decide about them from elsewhere.
+fn print_pending(term: &Terminal, stored: &StoredRun, pending: &[PendingCall], reviews: &[CallReview]) {
     let width = term.is_stdout_terminal().then(|| term.width());
-    for (pending, review) in known.pending_calls().iter().zip(reviews) {
+    for (pending, review) in pending.iter().zip(reviews) {
         term.print_line("");
         term.print_wrapped(
             2,

@@ -9,7 +9,9 @@ use windlass::core::{decision::DecisionScope, id::RunId};
 use windlass_realtime::openai::OpenAiRealtime;
 use windlass_realtime::relay::{BrowserRelay, CallDisplay};
 use windlass_realtime::settings::RealtimeSettings;
-use windlass_realtime::{CloseReason, PlaybackSource, RealtimeSession, RealtimeSessionBuilder};
+use windlass_realtime::{
+    CloseReason, FolderJournal, PlaybackSource, RealtimeSession, RealtimeSessionBuilder,
+};
 
 use super::{check_keys, find_agent};
 use crate::agent_file::AgentFile;
@@ -19,7 +21,7 @@ use crate::args::{CliArgs, TalkArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::{CliProject, new_run_id};
 use crate::run_driver::{CallReview, SignalCounter, StopSignal, current_user, is_command_tool};
-use crate::store_place::ProjectStore;
+use crate::store_place::{ProjectStore, create_private_folder};
 use crate::talk::{ScriptedVoice, SessionLog, SpeechSource, TalkServer};
 use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
 
@@ -44,7 +46,7 @@ pub(crate) async fn run(args: &CliArgs, talk: &TalkArgs, term: &Terminal) -> Res
     let backend = select_backend(talk, &file)?;
     let VoiceBackend { model, description, kind } = backend;
     let mut signals = SignalCounter::install()?;
-    let session = connect_session(talk, &file, &store, &identity, model).await?;
+    let session = connect_session(talk, &file, &store, &identity, model, project.live_journals()).await?;
     let server = TalkServer::bind(talk.port)
         .await
         .map_err(|error| CliError::new(format!("the page cannot be served: {error}")))?;
@@ -108,6 +110,7 @@ async fn connect_session(
     store: &ProjectStore,
     identity: &ApproverIdentity,
     model: OpenAiRealtime,
+    journals: Option<PathBuf>,
 ) -> Result<RealtimeSession, CliError> {
     let agent = file.build_voice_agent().await?;
     let mut settings = RealtimeSettings::default();
@@ -126,6 +129,12 @@ async fn connect_session(
     if let Some(signer) = identity.signer() {
         builder = builder.sign_with(signer);
     }
+    if let Some(folder) = journals {
+        // Only the user can read the conversations, as the store beside them.
+        create_private_folder(&folder)
+            .map_err(|error| CliError::new(format!("`{}` cannot be created: {error}", folder.display())))?;
+        builder = builder.journal(FolderJournal::new(folder));
+    }
     let builder = file.with_voice_limits(builder);
     builder.connect().await.map_err(|error| {
         CliError::new(error.to_string()).with_hint("`windlass talk --scripted` needs no key and no network")
@@ -143,7 +152,7 @@ fn page_relay(file: Arc<AgentFile>, identity: ApproverIdentity, description: &st
         let offers_standing = matches!(identity, ApproverIdentity::NotRequired)
             && held.pending.max_approval_scope == DecisionScope::ToolForRun
             && !is_command_tool(&held.pending.tool);
-        CallDisplay { lines, digest: review.digest(), offers_standing }
+        CallDisplay { lines, picture: None, digest: review.digest(), offers_standing }
     })
 }
 

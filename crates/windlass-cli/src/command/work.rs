@@ -12,6 +12,7 @@ use crate::agent_file::AgentFile;
 use crate::agent_path::{AGENT_PATH_ARTEFACT, encode_agent_path};
 use crate::args::{CliArgs, WorkArgs};
 use crate::cli_error::{CliError, CommandExit};
+use crate::log_lines::print_warnings;
 use crate::project::CliProject;
 use crate::run_driver::SignalCounter;
 use crate::store_place::ProjectStore;
@@ -21,6 +22,7 @@ pub(crate) async fn run(args: &CliArgs, asked: &WorkArgs, term: &Terminal) -> Re
     let files = read_agents(args, &asked.agents)?;
     let first = files.first().ok_or_else(|| CliError::usage("no agent given"))?;
     let project = CliProject::of_agent_file(args, first.path(), term)?;
+    print_warnings(term);
     // The handlers are installed before the worker takes its first run.
     let signals = SignalCounter::install()?;
     let queue = project.open_or_create().await?;
@@ -77,7 +79,8 @@ pub(super) async fn deploy_agents(
         let deployed = DeployedAgent::new(agent).configure_submissions(move |run, submission| {
             // With the path of its agent file, the run can be shown and resumed by its id alone.
             let path = encode_agent_path(&submission.run, configured.path(), keys.as_deref());
-            configured.with_limits(run).artefact(AGENT_PATH_ARTEFACT, path)
+            let run = configured.with_limits(run).artefact(AGENT_PATH_ARTEFACT, path);
+            if submission.session.is_some() { configured.with_session_budget(run) } else { run }
         });
         registry = registry.deploy(deployed);
     }

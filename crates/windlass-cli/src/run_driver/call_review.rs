@@ -8,7 +8,7 @@ use windlass::core::{
     id::RunId,
 };
 use windlass::tool::CallEvidence;
-use windlass_text::{ArgumentText, SafeText, format_arguments, format_diff_line};
+use windlass_text::{ArgumentText, SafeText, format_arguments, format_diff_line, format_utc_time};
 
 use crate::agent_file::{AgentFile, ChangePreview, PreviewStatus};
 use crate::terminal::{StyledText, TextStyle, paint, styled};
@@ -111,7 +111,11 @@ fn title_lines(pending: &PendingCall) -> (StyledText, Vec<StyledText>) {
     let waiting = |text: String| paint(TextStyle::Waiting, text);
     match &pending.reason {
         HoldReason::InDoubt => {
-            (waiting(format!("{tool} had started when its process ended. Did it happen?")), Vec::new())
+            let seen = pending
+                .last_driver_seen
+                .map(|seen| waiting(format!("Its process was last seen at {}.", format_utc_time(seen.0))));
+            let title = format!("{tool} had started when its process ended. Did it happen?");
+            (waiting(title), seen.into_iter().collect())
         }
         HoldReason::Question(question) => {
             let mut lines = SafeText::from_lines(&question.text).into_iter();

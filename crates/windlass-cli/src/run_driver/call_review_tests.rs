@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use windlass::core::canonical::{Digest, canonical_json};
 use windlass::core::decision::{DecisionScope, PersonQuestion};
-use windlass::core::id::CallPath;
+use windlass::core::id::{CallPath, Timestamp};
 use windlass::core::tool::ToolKey;
 use windlass_text::is_hidden;
 use windlass_text::testing::{HOSTILE_CHARACTERS, unquote};
@@ -104,6 +104,21 @@ fn any_value() -> impl Strategy<Value = Value> {
         1 => prop::collection::vec(hostile_text(), 0..4).prop_map(|texts| json!(texts)),
         1 => (hostile_text(), hostile_text()).prop_map(|(name, text)| json!({ name: text })),
     ]
+}
+
+#[test]
+fn a_call_in_doubt_says_when_its_process_was_last_seen() {
+    let mut pending = pending(ToolKey::Bare("pay".into()), "till", "c1", "{}");
+    pending.reason = HoldReason::InDoubt;
+    let unknown = review(&pending);
+    pending.last_driver_seen = Some(Timestamp(1_795_000_000_123));
+    let known = review(&pending);
+    let lines = shown(&known, None);
+    assert_eq!(lines[0], "  pay had started when its process ended. Did it happen?");
+    assert_eq!(lines[1], "  │ Its process was last seen at 2026-11-18T11:06:40Z.");
+    assert_eq!(shown(&unknown, None), [&lines[..1], &lines[2..]].concat());
+    // It is a part of what a decision covers.
+    assert_ne!(known.digest(), unknown.digest());
 }
 
 proptest! {

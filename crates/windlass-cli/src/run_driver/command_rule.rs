@@ -13,8 +13,8 @@ use windlass::core::{
 #[cfg(unix)]
 use windlass_tools::tool_policy::is_harmless_program;
 
-/// Name of the built-in tool that runs commands.
-const COMMAND_TOOL: &str = "run_command";
+/// Names of the built-in tools that run commands.
+const COMMAND_TOOLS: [&str; 3] = ["run_command", "run_skill_script", "git_commit"];
 
 #[cfg(not(unix))]
 fn is_harmless_program(_: &str) -> bool {
@@ -52,7 +52,7 @@ struct CommandArguments {
 
 /// Returns true for a tool whose standing approval would cover any command.
 pub(crate) fn is_command_tool(tool: &ToolKey) -> bool {
-    matches!(tool, ToolKey::Bare(name) if &**name == COMMAND_TOOL)
+    matches!(tool, ToolKey::Bare(name) if COMMAND_TOOLS.contains(&&**name))
 }
 
 impl CommandRule {

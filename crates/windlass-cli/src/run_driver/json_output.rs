@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use windlass::core::{decision::PendingCall, id::CallPath};
-use windlass::run::CancelSettlement;
+use windlass::run::RunSettlement;
 use windlass::{
     event::{RunEvent, RunEventKind},
     run::RunResult,
@@ -88,12 +88,15 @@ pub(super) fn outcome_to_json(status: &str, outcome: &RunResult) -> Value {
         "records": record.journal().len(),
         "usage": record.usage(),
     });
+    if let Some(reason) = record.finish_reason() {
+        value["finish_reason"] = json!(reason);
+    }
     match outcome {
         RunResult::Paused(paused) => {
             value["pending"] = paused.pending_calls().iter().map(pending_to_json).collect();
         }
         RunResult::Cancelled(cancelled) => {
-            let CancelSettlement { finished, stopped, in_doubt, draining } = &cancelled.settlement;
+            let RunSettlement { finished, stopped, in_doubt, draining } = &cancelled.settlement;
             value["calls"] = json!({
                 "finished": finished, "stopped": stopped, "in_doubt": in_doubt, "draining": draining,
             });

@@ -178,7 +178,10 @@ impl RunDriver {
                         cancel.cancel_with(PendingApprovals::Keep);
                         view.show_stopping();
                     }
-                    StopSignal::Terminate => cancel.detach(),
+                    StopSignal::Terminate => {
+                        outage.is_terminated = true;
+                        cancel.detach();
+                    }
                 },
                 _ = frames.tick() => view.draw_frame(),
                 // The run stays as it is, for `resume`.
@@ -194,7 +197,7 @@ impl RunDriver {
             view.reset_stream(&failed.record);
         }
         let outcome = outcome?;
-        if let (RunResult::Detached(left), Some(problem)) = (&outcome, outage.given_up_error()) {
+        if let (RunResult::Detached(left), Some(problem)) = (&outcome, outage.error_of_left_run()) {
             let (run, windlass) = (left.record().run_id(), self.term.command_prefix());
             return Err(CliError::new(format!("the model's provider is away: {problem}"))
                 .with_hint(format!(

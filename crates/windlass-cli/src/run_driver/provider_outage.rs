@@ -11,6 +11,8 @@ pub(super) struct ProviderOutage {
     current: Option<(Instant, String)>,
     /// True if the command does not wait any longer.
     pub(super) is_given_up: bool,
+    /// True if the command itself was asked to leave the run.
+    pub(super) is_terminated: bool,
 }
 
 impl ProviderOutage {
@@ -35,8 +37,10 @@ impl ProviderOutage {
         }
     }
 
-    /// Returns the last error of the provider, if the command gave it up.
-    pub(super) fn given_up_error(&self) -> Option<&str> {
-        self.current.as_ref().filter(|_| self.is_given_up).map(|(_, error)| error.as_str())
+    /// Returns the last error of the provider, if the run was left because of it: the command gave the provider up, or
+    /// the driver left the run because the provider asked for a longer delay than the command waits.
+    pub(super) fn error_of_left_run(&self) -> Option<&str> {
+        let current = self.current.as_ref().filter(|_| self.is_given_up || !self.is_terminated);
+        current.map(|(_, error)| error.as_str())
     }
 }

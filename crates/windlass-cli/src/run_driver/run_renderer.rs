@@ -8,6 +8,7 @@ use windlass::core::{
     item::Item,
     journal::{JournalEntry, JournalRecord},
 };
+use windlass::model::FinishReason;
 use windlass::run::{CancelledRun, RunRecord};
 use windlass::{
     event::{RunEvent, RunEventKind},
@@ -140,6 +141,9 @@ fn print_outcome(term: &Terminal, outcome: &RunResult) {
         RunResult::Finished(finished) => {
             if !term.is_stdout_terminal() {
                 term.print_data(&format!("{}\n", finished.output));
+            }
+            if finished.record.finish_reason() == Some(&FinishReason::LengthLimit) {
+                term.eprint_hint("the answer ended at the maximum of tokens and is cut off; raise `max_tokens` in [settings]");
             }
         }
         RunResult::Paused(paused) => {

@@ -102,7 +102,7 @@ pub(crate) fn assert_golden(name: &str, shown: &str) {
     assert_eq!(shown, wanted, "left: what was shown; right: {}", path.display());
 }
 
-/// Masks the volatile parts of a screen: durations, process ids, hashes and spinner frames.
+/// Masks the volatile parts of a screen: durations, times, process ids, hashes and spinner frames.
 fn mask_volatile(shown: &str) -> String {
     let lines: Vec<String> = shown.lines().map(mask_line).collect();
     lines.join("\n")
@@ -116,7 +116,9 @@ fn mask_line(line: &str) -> String {
         let before = place.checked_sub(1).and_then(|place| words.get(place)).copied().unwrap_or_default();
         let is_number = word.starts_with(|letter: char| letter.is_ascii_digit());
         let is_hash = word.len() >= 32 && word.chars().all(|letter| letter.is_ascii_hexdigit());
+        let is_time = is_number && word.contains('T') && word.trim_end_matches('.').ends_with('Z');
         masked.push(match *word {
+            _ if is_time => "TIME.".to_owned(),
             number if is_number && ["ms", "s"].contains(&next.trim_end_matches([',', ';'])) => {
                 let _ = number;
                 "T".to_owned()

@@ -9,7 +9,7 @@ use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use windlass_net::{NetworkBan, network_ban};
 
-use super::private_network::{PrivateNetworkPolicy, RESOLVER_RULES, host_of};
+use super::private_network::{PrivateNetworkPolicy, host_of, resolver_rules};
 use super::{AllowedSites, BrowserOptions, BrowserWindow, ThirdPartyPolicy};
 use crate::computer::ComputerError;
 
@@ -159,7 +159,7 @@ fn command_line_flags(options: &BrowserOptions, profile: &Path) -> Vec<String> {
             flags.push("--force-webrtc-ip-handling-policy=disable_non_proxied_udp".to_owned());
         }
         (listed, PrivateNetworkPolicy::Deny) => {
-            let mut rules = RESOLVER_RULES.join(", ");
+            let mut rules = resolver_rules();
             // Listed hosts may be private.
             if let Some((_, exclusions)) = listed.as_deref().and_then(|listed| listed.split_once(", ")) {
                 rules.push_str(", ");

@@ -94,13 +94,16 @@ impl Browser {
     /// Connects to a browser that runs already, here or on another machine, and opens a tab in a browser context
     /// of its own: nothing of the browser's other pages, cookies and files is reached. The endpoint is the
     /// browser's DevTools WebSocket (`ws://…`, `wss://…`), or the address of its DevTools server
-    /// (`http://127.0.0.1:9222`). Options of the process, such as `program` and `proxy`, do not apply.
+    /// (`http://127.0.0.1:9222`). Options of the process, such as `program`, `window` and `extra_flags`, do not apply;
+    /// `proxy` does. The guard of private networks holds back requests but no WebSockets, and it looks host names up on
+    /// this machine, not on the browser's.
     ///
     /// # Errors
     ///
-    /// Returns [`ComputerError::Failed`] if the browser cannot be reached.
+    /// Returns [`ComputerError::Failed`] if the browser cannot be reached, or if an option cannot work in such a browser
+    /// ([`BrowserOptions::validate_for_connection`]).
     pub async fn connect(endpoint: &str, options: BrowserOptions) -> Result<Self, ComputerError> {
-        options.validate()?;
+        options.validate_for_connection()?;
         let start = options.start_url.clone();
         let socket = remote::connect_websocket(endpoint).await?;
         let (pipe, messages) = CdpPipe::start_websocket(socket);
@@ -298,6 +301,10 @@ impl Computer for Browser {
 
     fn type_secret<'a>(&'a self, secret: &'a str, sites: &'a AllowedSites) -> ComputerFuture<'a, ()> {
         self.controller.type_secret(secret, sites).boxed()
+    }
+
+    fn remember_secret(&self, secret: &str) {
+        self.controller.remember_secret(secret);
     }
 
     fn read_page<'a>(&'a self, reading: &'a PageReading) -> ComputerFuture<'a, String> {

@@ -116,6 +116,25 @@ impl BrowserOptions {
         Ok(())
     }
 
+    /// Checks that the options can work in a browser that another program has started.
+    ///
+    /// # Errors
+    ///
+    /// Names the option that cannot.
+    pub fn validate_for_connection(&self) -> Result<(), ComputerError> {
+        self.validate()?;
+        // DevTools intercept no sockets, and the flags that hold them back belong to the process.
+        if self.third_party == ThirdPartyPolicy::BlockAll && self.allowed_sites != AllowedSites::Any {
+            return Err(ComputerError::Failed(
+                "`BrowserOptions::third_party`: in a browser that runs already `ThirdPartyPolicy::BlockAll` cannot hold \
+                 back sockets; let the network of that browser refuse other sites, and use \
+                 `ThirdPartyPolicy::AssetsOnly`"
+                    .to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
     /// Returns the number of pixels of a screenshot per pixel of the viewport.
     pub(super) fn device_scale(&self) -> f64 {
         1.0

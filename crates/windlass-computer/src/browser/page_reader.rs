@@ -332,7 +332,6 @@ impl PageController {
                 return Err(ComputerError::Refused(format!("the secret is not filled in here: {why}")));
             }
             origin = found.into();
-            self.remember_secret(value);
         }
         let refused = self.call_on_node(&node, FILL_FIELD, &[origin, json!(value)]).await?;
         self.record_action();

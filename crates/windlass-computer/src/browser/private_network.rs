@@ -27,23 +27,23 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of remembered hosts.
 const MAX_LOOKUPS: usize = 1024;
 
-/// Rules of Chromium's `--host-resolver-rules` flag for connections that are not intercepted, such as
-/// WebSockets. They apply to addresses in the URL.
-pub(super) const RESOLVER_RULES: [&str; 13] = [
-    "MAP localhost ~NOTFOUND",
-    "MAP *.localhost ~NOTFOUND",
-    "MAP 127.* ~NOTFOUND",
-    "MAP 10.* ~NOTFOUND",
-    "MAP 192.168.* ~NOTFOUND",
-    "MAP 169.254.* ~NOTFOUND",
-    "MAP 172.1?.* ~NOTFOUND",
-    "MAP 172.2?.* ~NOTFOUND",
-    "MAP 172.3?.* ~NOTFOUND",
-    "MAP 0.* ~NOTFOUND",
-    "MAP [::1] ~NOTFOUND",
-    "MAP [f* ~NOTFOUND",
-    "MAP metadata.google.internal ~NOTFOUND",
-];
+/// Returns the rules of Chromium's `--host-resolver-rules` flag for connections that are not intercepted, such as
+/// WebSockets. They apply to names and addresses in the URL; a public name that resolves to a private address passes.
+/// Addresses of version 6 are compared without brackets, and with them if there is a port.
+pub(super) fn resolver_rules() -> String {
+    let names = ["localhost", "*.localhost", "*.internal", "*.local"].map(str::to_owned);
+    let version_4 = ["127.*", "10.*", "192.168.*", "169.254.*", "0.*"].map(str::to_owned).into_iter();
+    let version_4 = version_4
+        .chain((16..32).map(|second| format!("172.{second}.*")))
+        .chain((64..128).map(|second| format!("100.{second}.*")))
+        .chain((18..20).map(|second| format!("198.{second}.*")))
+        .chain((224..256).map(|first| format!("{first}.*")));
+    // Loopback and embedded addresses of version 4, translated and tunnelled ones, local networks, and groups.
+    let version_6 = ["::*", "64:ff9b:*", "2002:*", "fc??:*", "fd??:*", "fe??:*", "ff??:*"];
+    let version_6 = version_6.into_iter().flat_map(|address| [address.to_owned(), format!("[{address}")]);
+    let hosts = names.into_iter().chain(version_4).chain(version_6);
+    hosts.map(|host| format!("MAP {host} ~NOTFOUND")).collect::<Vec<_>>().join(", ")
+}
 
 /// The network that a host belongs to, as far as its name tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use x11rb::protocol::xproto::{ConnectionExt as _, InputFocus, Window};
 
 use super::screen::{X11Screen, x_server_error};
+use crate::action::{ScreenPoint, ScreenRegion};
 use crate::computer::ComputerError;
 
 /// Maximum time after a click that keys wait for the focus. A panel never takes it.
 const FOCUS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Pause between two looks at the focus.
 const FOCUS_INTERVAL: Duration = Duration::from_millis(10);
+/// Length of a side up to which a focused window is not what the person sees.
+const MIN_FOCUSED_SIDE: u32 = 16;
 /// Maximum depth of nested windows.
 const MAX_WINDOW_DEPTH: usize = 32;
 
@@ -51,6 +54,40 @@ impl X11Screen {
             std::thread::sleep(FOCUS_INTERVAL);
         }
         Ok(())
+    }
+
+    /// Returns the part of the screen that the focused window covers; the whole screen if no window has the focus.
+    pub(super) fn focused_area(&self) -> Result<ScreenRegion, ComputerError> {
+        let asked = self.connection.get_geometry(self.root).map_err(x_server_error)?;
+        let screen = asked.reply().map_err(x_server_error)?;
+        let size = (u32::from(screen.width), u32::from(screen.height));
+        let whole = ScreenRegion {
+            top_left: ScreenPoint::default(),
+            bottom_right: ScreenPoint { x: size.0, y: size.1 },
+        };
+        let asked = self.connection.get_input_focus().map_err(x_server_error)?;
+        let focused = asked.reply().map_err(x_server_error)?.focus;
+        if focused == self.root || focused <= u32::from(InputFocus::POINTER_ROOT) {
+            return Ok(whole);
+        }
+        let asked = self.connection.get_geometry(focused).map_err(x_server_error)?;
+        // The focused window may be gone by now.
+        let Ok(window) = asked.reply() else { return Ok(whole) };
+        let asked =
+            self.connection.translate_coordinates(focused, self.root, 0, 0).map_err(x_server_error)?;
+        let Ok(place) = asked.reply() else { return Ok(whole) };
+        let (left, top) = (i64::from(place.dst_x), i64::from(place.dst_y));
+        let within = |edge: i64, size: u32| u32::try_from(edge.max(0)).unwrap_or(0).min(size);
+        let top_left = ScreenPoint { x: within(left, size.0), y: within(top, size.1) };
+        let bottom_right = ScreenPoint {
+            x: within(left + i64::from(window.width), size.0),
+            y: within(top + i64::from(window.height), size.1),
+        };
+        let area = ScreenRegion { top_left, bottom_right };
+        // Some programs give the focus to a window of one pixel.
+        let is_visible =
+            bottom_right.x > top_left.x + MIN_FOCUSED_SIDE && bottom_right.y > top_left.y + MIN_FOCUSED_SIDE;
+        Ok(if is_visible { area } else { whole })
     }
 
     /// Returns true if keys go to a window or to a window in it.

@@ -25,7 +25,7 @@ use crate::action::{MouseButton, ScreenPoint, ScreenRegion};
 use crate::computer::{Computer, ComputerError, ComputerFuture, Screenshot};
 use crate::key::KeyChord;
 use crate::provider::ComputerProvider;
-use crate::target::{ScreenTarget, TargetPlace};
+use crate::target::{ScreenTarget, TargetPlace, coarse_fingerprint};
 
 /// Time for the first program to show a window.
 const WINDOW_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,6 +36,8 @@ const WINDOW_INTERVAL: Duration = Duration::from_millis(100);
 const DEFAULT_MAX_SIDE: u32 = 1568;
 /// Size of the area around a point by which an element is recognised.
 const FINGERPRINT_SIZE: (u32, u32) = (96, 48);
+/// Number of columns and rows by which the content of a window is recognised.
+const COARSE_CELLS: (usize, usize) = (24, 16);
 /// Maximum magnification.
 const MAX_ZOOM: f64 = 4.0;
 
@@ -281,7 +283,11 @@ impl Computer for Desktop {
         self.run_on_screen(move |screen| {
             let title = screen.window_title(at)?;
             let fingerprint = match at {
-                None => None,
+                // Keys go to the focused window, whose picture is compared coarsely.
+                None => {
+                    let pixels = screen.capture_pixels(screen.focused_area()?)?;
+                    Some(coarse_fingerprint(&pixels.brightness_cells(COARSE_CELLS.0, COARSE_CELLS.1)))
+                }
                 Some(at) => {
                     let (left, top) = (FINGERPRINT_SIZE.0 / 2, FINGERPRINT_SIZE.1 / 2);
                     let top_left = ScreenPoint { x: at.x.saturating_sub(left), y: at.y.saturating_sub(top) };

@@ -67,6 +67,13 @@ impl PixelImage {
         Self { width, height, bytes }
     }
 
+    /// Returns the brightness of each cell of a grid over the picture, row by row.
+    pub(super) fn brightness_cells(&self, columns: usize, rows: usize) -> Vec<u8> {
+        let cells = self.scaled(columns, rows);
+        let mean = |pixel: &[u8]| pixel.iter().map(|byte| u16::from(*byte)).sum::<u16>() / 3;
+        cells.bytes.chunks_exact(3).map(|pixel| u8::try_from(mean(pixel)).unwrap_or(u8::MAX)).collect()
+    }
+
     /// Encodes the picture.
     pub(super) fn to_screenshot(&self) -> Result<Screenshot, ComputerError> {
         let mut bytes = Vec::new();

@@ -4,6 +4,12 @@
 
 use super::TestPageServer;
 
+/// Returns the seeds that hostile sites are drawn from; `WINDLASS_HOSTILE_SEEDS` sets another number.
+pub(crate) fn hostile_seeds(default: u64) -> std::ops::Range<u64> {
+    let seeds = std::env::var("WINDLASS_HOSTILE_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    0..seeds.unwrap_or(default)
+}
+
 /// A generator of numbers from a seed (SplitMix64).
 pub(crate) struct SeededNumbers(pub(crate) u64);
 

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses only some helpers")]
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use windlass::model::{ComputerDisplay, ScriptedModel, ScriptedResponse};
 use windlass::{agent::Agent, run::RunResult, tool::Tool};
 use windlass_computer::{
     Computer, ComputerError, ComputerFuture, ComputerProvider, ComputerTool, KeyChord, MouseButton,
-    ScreenPoint, ScreenRegion, Screenshot,
+    ScreenPoint, ScreenRegion, ScreenTarget, Screenshot, TargetPlace,
 };
 
 /// A PNG of one pixel.
@@ -30,12 +31,22 @@ pub(crate) struct RecordingComputer {
     pub(crate) operations: Arc<Mutex<Vec<String>>>,
     pub(crate) screenshot_count: Arc<AtomicUsize>,
     pub(crate) hangs: bool,
+    /// The element at every place, which descriptions name.
+    pub(crate) element: Arc<Mutex<Option<String>>>,
+    /// Elements that take its place, one before each screenshot.
+    pub(crate) later_elements: Arc<Mutex<VecDeque<String>>>,
+    /// Fingerprints of descriptions, one after the other and again from the first.
+    pub(crate) fingerprints: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl RecordingComputer {
     fn record(&self, line: String) -> ComputerFuture<'static, ()> {
         self.operations.lock().expect("no panic").push(line);
         std::future::ready(Ok(())).boxed()
+    }
+
+    pub(crate) fn show_element(&self, element: &str) {
+        *self.element.lock().expect("no panic") = Some(element.to_owned());
     }
 
     pub(crate) fn operations(&self) -> Vec<String> {
@@ -50,6 +61,9 @@ impl Computer for RecordingComputer {
 
     fn screenshot(&self) -> ComputerFuture<'_, Screenshot> {
         let number = self.screenshot_count.fetch_add(1, Ordering::Relaxed);
+        if let Some(later) = self.later_elements.lock().expect("no panic").pop_front() {
+            self.show_element(&later);
+        }
         // Screenshots differ, so that none is deduplicated.
         std::future::ready(Ok(Screenshot::from_base64(format!("{PIXEL}{number:04}")))).boxed()
     }
@@ -118,6 +132,13 @@ impl Computer for RecordingComputer {
 
     fn hold_keys<'a>(&'a self, chord: &'a KeyChord, _: Duration) -> ComputerFuture<'a, ()> {
         self.record(format!("hold {chord}"))
+    }
+
+    fn describe_target(&self, _: TargetPlace) -> ComputerFuture<'_, ScreenTarget> {
+        let element = self.element.lock().expect("no panic").clone();
+        let fingerprint = self.fingerprints.lock().expect("no panic").front().cloned();
+        self.fingerprints.lock().expect("no panic").rotate_left(fingerprint.iter().len());
+        std::future::ready(Ok(ScreenTarget { element, fingerprint, ..ScreenTarget::default() })).boxed()
     }
 
     fn take_notices(&self) -> Vec<String> {

@@ -23,6 +23,18 @@ pub fn canonical_json(value: &Value) -> String {
     out
 }
 
+/// The two hex digits of each byte.
+const HEX_PAIRS: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < pairs.len() {
+        pairs[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
+
 /// A SHA-256 digest, displayed as lower-case hex.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
@@ -68,11 +80,9 @@ impl Digest {
     }
 
     pub(crate) fn to_hex(self) -> [u8; 64] {
-        const HEX: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0u8; 64];
-        for (byte, digits) in self.0.iter().zip(text.chunks_exact_mut(2)) {
-            digits[0] = HEX[usize::from(byte >> 4)];
-            digits[1] = HEX[usize::from(byte & 15)];
+        for (byte, digits) in self.0.iter().zip(text.as_chunks_mut::<2>().0) {
+            *digits = HEX_PAIRS[usize::from(*byte)];
         }
         text
     }

@@ -147,15 +147,12 @@ impl<'a> StepDescriber<'a> {
                 "the store was restored from a backup; what the run did since is unknown".to_owned()
             }
             JournalEntry::RunFinished(finished) => format!("finished: {}", quote_line(&finished.output)),
-            JournalEntry::RunFailed(failed) => {
-                format!("failed: {}", truncate_to_line(&failed.failure.to_string()))
-            }
-            JournalEntry::RunCancelled(cancelled) if cancelled.draining_calls.is_empty() => {
-                "cancelled".to_owned()
-            }
+            JournalEntry::RunFailed(failed) => with_draining_calls(
+                format!("failed: {}", truncate_to_line(&failed.failure.to_string())),
+                &failed.draining_calls,
+            ),
             JournalEntry::RunCancelled(cancelled) => {
-                let draining: Vec<&str> = cancelled.draining_calls.iter().map(CallId::as_str).collect();
-                format!("cancelled, with {} still running", draining.join(", "))
+                with_draining_calls("cancelled".to_owned(), &cancelled.draining_calls)
             }
         }
     }
@@ -205,9 +202,10 @@ fn describe_response(answered: &ModelResponded) -> String {
 }
 
 fn describe_reservation(reserved: &BudgetReserved) -> String {
+    let request = if reserved.is_summary { "a request for a summary" } else { "a request" };
     match reserved.estimate.tokens {
-        0 => "a request is reserved in the budget".to_owned(),
-        tokens => format!("a request of about {tokens} tokens is reserved in the budget"),
+        0 => format!("{request} is reserved in the budget"),
+        tokens => format!("{request} of about {tokens} tokens is reserved in the budget"),
     }
 }
 
@@ -273,6 +271,15 @@ fn describe_status(how: &CallStatus) -> &'static str {
         CallStatus::Reconciled => "was confirmed as executed",
         CallStatus::OutcomeUnknown => "has an unknown outcome",
     }
+}
+
+/// Adds the calls whose bodies still run to the end of a run.
+fn with_draining_calls(end: String, draining: &[CallId]) -> String {
+    if draining.is_empty() {
+        return end;
+    }
+    let draining: Vec<&str> = draining.iter().map(CallId::as_str).collect();
+    format!("{end}, with {} still running", draining.join(", "))
 }
 
 /// Returns the quoted texts of the messages among the items.

@@ -217,6 +217,39 @@ pub struct ModelResponded {
     /// Time at which the first of these requests was sent, if a request was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_at: Option<Timestamp>,
+    /// The reason for which the response ended, if it is another one than its end or its calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish_reason: Option<FinishReason>,
+}
+
+/// The reason for which a response of a model ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FinishReason {
+    /// The response is complete.
+    Complete,
+    /// The model waits for the outputs of its calls.
+    ToolCalls,
+    /// The response reached a stop text.
+    StopSequence,
+    /// The response reached the maximum of output tokens.
+    LengthLimit,
+    /// The provider's content filter ended the response.
+    ContentFilter,
+    /// The model refused.
+    Refusal,
+    /// The provider paused a long turn, which the next request continues.
+    Paused,
+    /// Another reason, in the provider's notation.
+    Other(String),
+}
+
+impl FinishReason {
+    /// True if the response ended with its text or its calls.
+    pub fn is_ordinary(&self) -> bool {
+        matches!(self, Self::Complete | Self::ToolCalls)
+    }
 }
 
 /// The effect of a turn's tool results on the run.
@@ -358,6 +391,9 @@ pub struct BudgetReserved {
     /// Time in milliseconds that drivers have worked on the run so far.
     #[serde(default, skip_serializing_if = "is_no_time")]
     pub active_ms: u64,
+    /// True if the request is for a summary of the history. The request that needs the space has a reservation of its own.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_summary: bool,
 }
 
 fn is_no_time(time: &u64) -> bool {
@@ -740,6 +776,16 @@ pub struct RunFinished {
 pub struct RunFailed {
     /// The cause.
     pub failure: RunFailure,
+    /// Calls whose bodies were still running when the drain timeout elapsed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub draining_calls: Vec<CallId>,
+}
+
+impl RunFailed {
+    /// Creates the failure of a run whose bodies have all ended.
+    pub fn new(failure: RunFailure) -> Self {
+        Self { failure, draining_calls: Vec::new() }
+    }
 }
 
 /// The run was cancelled.

@@ -31,6 +31,8 @@ pub(super) const SEALED_PREFIX: &str = "sealed ";
 pub(super) const HEAD_PREFIX: &str = "head ";
 /// Start of the line with the MAC of the text. It follows the records and is no record.
 pub(super) const MAC_PREFIX: &str = "mac ";
+/// Start of a line with a stored picture or file. It follows the records and is no record.
+pub(super) const MEDIA_PREFIX: &str = "media ";
 /// Start of a line with an item of the session that the run refers to.
 const HISTORY_PREFIX: &str = "history ";
 
@@ -293,8 +295,9 @@ pub(crate) struct EncodedJournal<'a> {
 
 /// Parses the text of a journal, and verifies its header and its hash.
 pub(crate) fn parse_text(text: &str) -> Result<EncodedJournal<'_>, JournalFormatError> {
-    let is_record =
-        |line: &&str| !line.is_empty() && !line.starts_with(SEALED_PREFIX) && !line.starts_with(MAC_PREFIX);
+    let is_addition =
+        |line: &str| [SEALED_PREFIX, MAC_PREFIX, MEDIA_PREFIX].iter().any(|prefix| line.starts_with(prefix));
+    let is_record = |line: &&str| !line.is_empty() && !is_addition(line);
     let mut lines = text.split('\n').filter(is_record);
     let mut chain = HashChain::for_version(parse_version(lines.next().unwrap_or_default())?);
     let mut lines = lines.peekable();

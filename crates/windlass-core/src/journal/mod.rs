@@ -11,12 +11,13 @@ mod record_body;
 mod sealed;
 mod start_history;
 mod text_mac;
+mod text_media;
 mod unannounced;
 
 pub use agent_build::AgentBuild;
 pub use entry::{
     BudgetReached, BudgetReserved, CallBodyEnded, CallEndedLate, CallHeld, CallSettled, CallStarted,
-    CallStatus, CompactionReason, DecisionRecorded, DecisionRevoked, FilteredInput, ForkOrigin,
+    CallStatus, CompactionReason, DecisionRecorded, DecisionRevoked, FilteredInput, FinishReason, ForkOrigin,
     GuardrailOutcome, GuardrailRecord, GuardrailStage, HandoffRecorded, HistoryCompacted, InputAdded,
     JournalEntry, JournalRecord, ModelInputFiltered, ModelRequestFailed, ModelResponded, OutputRejected,
     ResponseRejected, RunCancelled, RunFailed, RunFinished, RunRestored, RunStarted, ToolUsePolicyKind,
@@ -29,4 +30,5 @@ pub use head_mac::{ForgedDecision, authenticate_records};
 pub use sealed::{append_sealed_outputs, open_sealed_outputs};
 pub use start_history::{HistoryError, HistoryReference, ItemRange, StartHistory, history_digest};
 pub use text_mac::{append_text_mac, verify_text_mac};
+pub use text_media::{append_text_media, read_text_media, stored_media_urls};
 pub use unannounced::unannounced_records;

@@ -518,14 +518,15 @@ impl Run {
             };
             applied.receipt = Some(NewReceipt { digest, output, generation: key.generation });
         }
+        let may_have_taken_effect = slot.may_have_taken_effect();
         self.has_call_activity = true;
-        // A call whose output was withheld took effect, though it may have ended the run.
-        let did_nothing = (settled.run_failure.is_some() && settled.status != CallStatus::OutputWithheld)
+        // A call that may have taken effect stays in the history, whatever ended it or the run.
+        let has_no_result = settled.run_failure.is_some()
             || matches!(
                 settled.status,
                 CallStatus::Cancelled | CallStatus::UnknownTool | CallStatus::SurplusHandoff
             );
-        if did_nothing {
+        if has_no_result && !may_have_taken_effect {
             self.ineffective_calls.insert(settled.call.clone());
         }
         if let Some(failure) = &settled.run_failure {
@@ -652,18 +653,27 @@ impl Run {
         Ok(())
     }
 
-    /// Settles every open call as cancelled, so that the history stays valid when the run ends inside a turn.
+    /// Settles every open call as cancelled, so that the history stays valid when the run ends inside a turn. Calls that were
+    /// executed, or may have been, stay in it.
     fn close_interrupted_turn(&mut self) {
         let phase = std::mem::replace(&mut self.phase, RunPhase::AwaitingModel);
         let (RunPhase::CallsOpen(mut turn) | RunPhase::HandoffPending(mut turn)) = phase else { return };
         for slot in turn.slots.iter_mut().filter(|slot| !slot.is_settled()) {
-            if matches!(slot.state, CallSlotState::BodyEnded { .. }) {
+            let is_executed = matches!(
+                slot.state,
+                CallSlotState::BodyEnded { .. }
+                    | CallSlotState::OutputKnown { status: CallStatus::Reconciled, .. }
+            );
+            if is_executed {
                 let CallResult { status, output, .. } = unchecked_result();
                 slot.settle(status, output);
                 continue;
             }
-            self.ineffective_calls.insert(slot.planned.call.clone());
-            slot.settle(CallStatus::Cancelled, model_text::CANCELLED.into());
+            if !slot.may_have_taken_effect() {
+                self.ineffective_calls.insert(slot.planned.call.clone());
+            }
+            let output = slot.stopped_output();
+            slot.settle(CallStatus::Cancelled, output);
         }
         self.commit_outputs(&turn);
     }

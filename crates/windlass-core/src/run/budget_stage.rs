@@ -5,7 +5,8 @@ use serde_json::json;
 use super::apply::ApplyError;
 use super::{Run, RunPhase};
 use crate::budget::{
-    BudgetLedger, BudgetQuery, BudgetResource, BudgetVerdict, OnBudgetReached, ReachedBudget, nanos_of,
+    BudgetLedger, BudgetPosition, BudgetQuery, BudgetResource, BudgetVerdict, OnBudgetReached, ReachedBudget,
+    nanos_of,
 };
 use crate::canonical::Digest;
 use crate::decision::{Decision, DecisionScope, HoldReason, PendingCall, PersonQuestion, UntakenHold};
@@ -18,6 +19,9 @@ use crate::tool::ToolKey;
 
 /// Id of the pending call that stands for the question of a budget. No model makes a call of this id.
 pub const BUDGET_CALL: &str = "windlass.budget";
+
+/// Last id of the path under which the ledger keeps the reservation of a summary, beside that of the request that needs it.
+pub const SUMMARY_REQUEST: &str = "windlass.summary";
 
 /// The state of a run with respect to its budgets.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -87,9 +91,19 @@ impl Run {
 
     /// Checks whether a request fits the budgets of the run, its session and its agents. This is the outermost run.
     pub fn check_budget(&self, query: &BudgetQuery<'_>) -> BudgetVerdict {
+        let mut callers = Vec::new();
+        let mut run = self;
+        for nested in query.path.iter().map_while(|call| run_below(&mut run, call)) {
+            callers.push(nested);
+        }
+        let last_answer = match &run.budget_stage {
+            BudgetStage::Finishing(reached) => Some(&**reached),
+            BudgetStage::Open | BudgetStage::Asking(_) | BudgetStage::Exhausted(_) => None,
+        };
+        let position = BudgetPosition { callers: &callers, last_answer };
         match &self.budget_ledger {
-            Some(ledger) => ledger.check(query),
-            None => BudgetLedger::default().check(query),
+            Some(ledger) => ledger.check(query, position),
+            None => BudgetLedger::default().check(query, position),
         }
     }
 
@@ -142,12 +156,18 @@ impl Run {
     pub(super) fn apply_budget_reached(&mut self, reached: &BudgetReached) -> Result<(), ApplyError> {
         self.require_awaiting_model("budget_reached")?;
         let out_of_place = |reason| Err(ApplyError::UnexpectedEntry { entry: "budget_reached", reason });
-        if self.budget_stage != BudgetStage::Open {
-            return out_of_place("the budget was reached before");
-        }
+        let is_last_answer = match self.budget_stage {
+            BudgetStage::Open => false,
+            BudgetStage::Finishing(_) => true,
+            BudgetStage::Asking(_) | BudgetStage::Exhausted(_) => {
+                return out_of_place("the budget was reached before");
+            }
+        };
         let budget = Box::new(reached.budget.clone());
         self.budget_stage = match (reached.reaction, &reached.question) {
             (OnBudgetReached::Fail, _) => BudgetStage::Exhausted(budget),
+            // The last answer itself does not fit.
+            (OnBudgetReached::Finish, _) if is_last_answer => BudgetStage::Exhausted(budget),
             (OnBudgetReached::Finish, _) => BudgetStage::Finishing(budget),
             (OnBudgetReached::AskPerson, Some(question)) => {
                 self.budget_questions += 1;
@@ -216,7 +236,13 @@ impl Run {
     ) {
         if let JournalEntry::BudgetReserved(reserved) = entry {
             let ledger = self.budget_ledger.get_or_insert_default();
-            ledger.reserve(path, agents, reserved.estimate, reserved.active_ms);
+            let of_summary = reserved.is_summary.then(|| summary_path(path));
+            ledger.reserve(
+                of_summary.as_deref().unwrap_or(path),
+                agents,
+                reserved.estimate,
+                reserved.active_ms,
+            );
             return;
         }
         let Some(ledger) = &mut self.budget_ledger else { return };
@@ -224,7 +250,11 @@ impl Run {
             JournalEntry::ModelResponded(_)
             | JournalEntry::ResponseRejected(_)
             | JournalEntry::ModelRequestFailed(_) => ledger.spend(path, &agents, &entry.model_usage(), true),
-            JournalEntry::HistoryCompacted(_) => ledger.spend(path, &agents, &entry.model_usage(), false),
+            JournalEntry::HistoryCompacted(compacted) => {
+                if let Some(usage) = &compacted.summary_usage {
+                    ledger.spend(&summary_path(path), &agents, usage, true);
+                }
+            }
             JournalEntry::CallSettled(settled) => ledger.close_call(path, &settled.call),
             _ => {}
         }
@@ -246,6 +276,20 @@ impl Run {
         }
         agents
     }
+}
+
+/// Returns the path under which the ledger keeps the reservation of a summary for the agent at a path.
+pub fn summary_path(path: &[CallId]) -> Vec<CallId> {
+    let mut summary = path.to_vec();
+    summary.push(SUMMARY_REQUEST.into());
+    summary
+}
+
+/// Moves on to the run inside a call, and returns the agent that made the call.
+fn run_below(run: &mut &Run, call: &CallId) -> Option<AgentName> {
+    let caller = *run;
+    *run = caller.nested_run(call)?;
+    Some(caller.agent.clone())
 }
 
 /// Returns the amount that an answer to [`budget_question`] grants, in the unit of the ledger.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::{ApplyError, ApplyOutcome, Run, RunItem, RunItemKind, SettledCall};
+use super::{ApplyError, ApplyOutcome, Run, RunItem, RunItemKind, SettledCall, model_text};
 use crate::call_map::CallMap;
 use crate::canonical::Digest;
 use crate::decision::{
@@ -347,6 +347,35 @@ impl CallSlot {
             | CallSlotState::OutputKnown { .. }
             | CallSlotState::BodyEnded { .. }
             | CallSlotState::Settled { .. } => false,
+        }
+    }
+
+    /// Returns true if a body of the call may have taken effect, and nobody has said that it did not: one with effects was
+    /// started, or an agent that has worked on calls.
+    pub(super) fn may_have_taken_effect(&self) -> bool {
+        let CallDisposition::Execute { body, effect, .. } = self.planned.disposition else { return false };
+        let has_started = match &self.state {
+            CallSlotState::Running { .. } => true,
+            CallSlotState::BodyEnded { .. } => return true,
+            CallSlotState::Held { reason, .. } => **reason == HoldReason::InDoubt,
+            CallSlotState::OutputKnown { status, .. } => {
+                matches!(status, CallStatus::Reconciled | CallStatus::OutcomeUnknown)
+            }
+            // Of an approved call that was started, a person said that it did not happen, or its body has only asked.
+            CallSlotState::Open | CallSlotState::Approved { .. } | CallSlotState::Settled { .. } => false,
+        };
+        has_started
+            && match body {
+                BodyKind::Function => effect != ToolEffect::Pure,
+                BodyKind::Agent => self.nested_run.as_ref().is_some_and(|nested| nested.has_call_activity()),
+            }
+    }
+
+    /// Returns the output of the call if it is stopped now.
+    pub(super) fn stopped_output(&self) -> OutputContent {
+        match self.may_have_taken_effect() {
+            true => model_text::EFFECT_UNKNOWN.into(),
+            false => model_text::CANCELLED.into(),
         }
     }
 

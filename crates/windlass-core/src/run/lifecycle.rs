@@ -116,7 +116,12 @@ pub enum CallReport {
     /// The body ended with this result.
     BodyEnded(CallResult),
     /// The body failed, and another attempt follows after a delay.
-    RetryDue(Duration),
+    RetryDue {
+        /// The delay.
+        delay: Duration,
+        /// The result of the call if no other attempt may begin.
+        result: Box<CallResult>,
+    },
     /// The delay before the next attempt has passed.
     RetryReady,
     /// The body asks a person a question.
@@ -215,7 +220,8 @@ impl CallResult {
         Self { status, output: output.into(), run_failure: Some(Box::new(failure)) }
     }
 
-    /// Creates the result of a call that was stopped.
+    /// Creates the result of a call that was stopped. [`Run::next_effect`] gives it the output that the call has then: it
+    /// says that the effect of the call is unknown if a body may have taken effect.
     pub fn cancelled() -> Self {
         Self::new(CallStatus::Cancelled, model_text::CANCELLED)
     }
@@ -351,6 +357,8 @@ pub struct CallProgress {
     start_announced: bool,
     retry: Option<Duration>,
     is_retry: bool,
+    /// Result of the last attempt of this driver, if it failed and another one was due.
+    failed_attempt: Option<Box<CallResult>>,
     question: Option<PersonQuestion>,
     result: Option<CallResult>,
     /// Result with which a check before the start ends the call.
@@ -369,10 +377,12 @@ impl CallProgress {
         Self { features, ..Self::default() }
     }
 
-    /// Creates the progress of a call that a driver begins or continues. The start of a call that asked a question, or of an
-    /// agent that goes on, was announced before, so the call gets its announced end.
+    /// Creates the progress of a call that a driver begins or continues. The start of a call that asked a question, of an
+    /// agent that goes on, or of a body whose output is withheld was announced before, so the call gets its announced end.
     pub fn of_call(run: &Run, call: &CallId, features: CallFeatures) -> Self {
-        let start_announced = run.has_asked_question(call) || run.nested_run(call).is_some();
+        let start_announced = run.has_asked_question(call)
+            || run.nested_run(call).is_some()
+            || run.has_withheld_body_result(call);
         Self { start_announced, ..Self::new(features) }
     }
 
@@ -417,7 +427,9 @@ impl CallProgress {
             }
             CallReport::EarlyInputGuardrails(GateVerdict::End(result))
             | CallReport::InputGuardrails(GateVerdict::End(result))
-            | CallReport::Enabled(GateVerdict::End(result)) => self.refusal = Some(Box::new(result)),
+            | CallReport::Enabled(GateVerdict::End(result)) => {
+                self.refusal = Some(Box::new(self.refused_result(result)));
+            }
             CallReport::BodyEnded(result) => self.result = Some(result),
             CallReport::Receipt(verdict) => self.receipt = Some(verdict),
             // The receipt on which the call counted is gone: it is asked about after all.
@@ -425,7 +437,10 @@ impl CallProgress {
             CallReport::Started { attempt } => {
                 (self.started_attempt, self.is_retry) = (Some(attempt), false);
             }
-            CallReport::RetryDue(delay) => (self.retry, self.has_permit) = (Some(delay), false),
+            CallReport::RetryDue { delay, result } => {
+                (self.retry, self.has_permit) = (Some(delay), false);
+                self.failed_attempt = Some(result);
+            }
             CallReport::RetryReady => {
                 (self.retry, self.is_retry) = (None, true);
                 (self.guardrails_passed, self.is_enabled) = (false, false);
@@ -442,6 +457,18 @@ impl CallProgress {
             }
             CallReport::EndAnnounced => self.end_announced = true,
             CallReport::Stopped(mode) => self.stopped = Some(mode),
+        }
+    }
+
+    /// Returns the result of a call that a check refused. A refused retry does not undo the attempt before it, so the call
+    /// has the result of that attempt; a check that ends the run still does.
+    fn refused_result(&self, refusal: CallResult) -> CallResult {
+        match self.failed_attempt.as_deref().filter(|_| self.is_retry) {
+            Some(attempt) => CallResult {
+                run_failure: refusal.run_failure.or_else(|| attempt.run_failure.clone()),
+                ..attempt.clone()
+            },
+            None => refusal,
         }
     }
 
@@ -480,6 +507,16 @@ impl Run {
             // The call was the last of its turn.
             return after_settlement(progress);
         };
+        match self.effect_of_slot(slot, progress) {
+            CallEffect::Settle(result) if result.status == CallStatus::Cancelled => {
+                CallEffect::Settle(CallResult { output: slot.stopped_output(), ..result })
+            }
+            effect => effect,
+        }
+    }
+
+    /// Returns the next effect of a call, with the text of a call that was stopped before a body started.
+    fn effect_of_slot(&self, slot: &CallSlot, progress: &CallProgress) -> CallEffect {
         if progress.is_held {
             return CallEffect::Done(CallOutcome::Held);
         }

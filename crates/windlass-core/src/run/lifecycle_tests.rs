@@ -425,9 +425,45 @@ fn a_check_that_ends_the_call_ends_it_before_its_body() {
     assert_eq!(driver.run().next(), crate::run::RunAction::Fail(failure()));
 }
 
+fn retry_due() -> CallReport {
+    let result = Box::new(CallResult::new(CallStatus::Failed, "attempt 1"));
+    CallReport::RetryDue { delay: Duration::from_secs(1), result }
+}
+
+/// The first attempt may have taken effect, so the settlement does not say that no body ran.
+#[test]
+fn a_retry_that_a_check_refuses_leaves_the_result_of_the_attempt_before() {
+    let end = |status, failure: Option<_>| {
+        GateVerdict::End(CallResult {
+            run_failure: failure.map(Box::new),
+            ..CallResult::new(status, "refused")
+        })
+    };
+    let features = CallFeatures { has_input_guardrails: true, has_enabled_rule: true, ..NONE };
+    let refusals = [
+        ("guardrails", CallReport::InputGuardrails(end(CallStatus::BlockedByGuardrail, None))),
+        ("guardrails", CallReport::InputGuardrails(end(CallStatus::BlockedByGuardrail, Some(failure())))),
+        ("enabled", CallReport::Enabled(end(CallStatus::UnknownTool, None))),
+    ];
+    for (step, refusal) in refusals {
+        let fails_run = matches!(&refusal, CallReport::InputGuardrails(GateVerdict::End(result)) if result.run_failure.is_some());
+        let mut driver = CallDriver::new("answer c1:transfer c2:look", features);
+        let pass = (
+            step,
+            match step {
+                "enabled" => CallReport::Enabled(GateVerdict::Pass),
+                _ => CallReport::InputGuardrails(GateVerdict::Pass),
+            },
+        );
+        let steps = driver.drive(&[pass, ("body", retry_due()), (step, refusal)]);
+        assert!(steps.ends_with("settle failed, done settled"), "{steps}");
+        assert_eq!(driver.run().next() == crate::run::RunAction::Fail(failure()), fails_run, "{step}");
+    }
+}
+
 #[test]
 fn guards_run_again_before_each_attempt() {
-    let retry = ("body", CallReport::RetryDue(Duration::from_secs(1)));
+    let retry = ("body", retry_due());
     let mut driver = CallDriver::new("answer c1:look c2:look", CallFeatures { max_output_bytes: 9, ..ALL });
     assert_eq!(
         driver.drive(std::slice::from_ref(&retry)),
@@ -982,7 +1018,7 @@ impl CallWalk {
                 match (choices.below(8), runnable.body()) {
                     (_, BodyKind::Agent) if is_stopped => CallReport::BodyEnded(CallResult::cancelled()),
                     (0, BodyKind::Function) => CallReport::QuestionAsked(PersonQuestion::new("Which?")),
-                    (1 | 2, BodyKind::Function) => CallReport::RetryDue(Duration::from_secs(1)),
+                    (1 | 2, BodyKind::Function) => retry_due(),
                     (0 | 1, BodyKind::Agent) => CallReport::AgentPaused,
                     (3, _) => CallReport::BodyEnded(CallResult::failing_run(status, "given", failure())),
                     _ => CallReport::BodyEnded(given(status)),

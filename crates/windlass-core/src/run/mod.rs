@@ -37,7 +37,7 @@ use crate::usage::Usage;
 
 pub use apply::{ApplyError, ApplyOutcome, NewReceipt};
 use budget_stage::BudgetStage;
-pub use budget_stage::{BUDGET_CALL, budget_question, granted_amount};
+pub use budget_stage::{BUDGET_CALL, SUMMARY_REQUEST, budget_question, granted_amount, summary_path};
 use call_slot::OpenTurn;
 pub use lifecycle::{
     ApprovalRequirement, CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult,
@@ -85,7 +85,8 @@ pub struct Run {
     previous_response_id: Option<String>,
     last_response_id: Option<String>,
     repeat_counter: RepeatCounter,
-    /// Calls without effect: their tool was unknown, they ended the run, or the run ended before they finished.
+    /// Calls that certainly had no effect: their tool was unknown, or they ended the run or were stopped with it before a
+    /// body with effects had started.
     ineffective_calls: BTreeSet<CallId>,
     /// True if a call was held, started or settled, or control passed.
     has_call_activity: bool,
@@ -377,7 +378,7 @@ impl Run {
     }
 
     /// Returns the run items from index `from` that a session stores. If the run failed inside a turn, only the
-    /// calls of that turn that took effect are included, with their outputs.
+    /// calls of that turn that took effect, or may have, are included, with their outputs.
     pub fn session_items(&self, from: usize) -> Vec<Arc<Item>> {
         let settled = self.items.get(from..self.settled_item_count()).unwrap_or_default();
         let is_failed = matches!(self.phase, RunPhase::Ended(RunEnd::Failed(_)));
@@ -557,6 +558,18 @@ impl Run {
             call_slot::CallSlotState::BodyEnded { output_digest, .. } => Some(*output_digest),
             _ => None,
         }
+    }
+
+    /// Returns true if a body that was started for an open call has ended, and its output is withheld. A withheld receipt has
+    /// no body of its own.
+    pub(crate) fn has_withheld_body_result(&self, call: &CallId) -> bool {
+        let slot = self.open_turn().and_then(|turn| turn.slot(call));
+        slot.is_some_and(|slot| match &slot.state {
+            call_slot::CallSlotState::BodyEnded { status, .. } => {
+                *status != crate::journal::CallStatus::Deduplicated
+            }
+            _ => false,
+        })
     }
 
     /// Returns the calls whose output is withheld, including those of nested agents.

@@ -17,7 +17,12 @@ use super::{GoldenJournal, run_started, start_entry, tool_call_item};
 
 fn reserve(agent: &str, active_ms: u64) -> JournalEntry {
     let estimate = BudgetSpending { requests: 1, tokens: 40, cost_nanos: 700, ..BudgetSpending::default() };
-    JournalEntry::BudgetReserved(BudgetReserved { agent: agent.into(), estimate, active_ms })
+    JournalEntry::BudgetReserved(BudgetReserved {
+        agent: agent.into(),
+        estimate,
+        active_ms,
+        is_summary: false,
+    })
 }
 
 fn reach(
@@ -93,7 +98,7 @@ pub(super) fn reached_journal() -> Vec<JournalRecord> {
         spent: 61_000,
         unpriced_requests: 1,
     };
-    journal.append(JournalEntry::RunFailed(RunFailed { failure: RunFailure::BudgetReached { reached } }));
+    journal.append(JournalEntry::RunFailed(RunFailed::new(RunFailure::BudgetReached { reached })));
     journal.records
 }
 

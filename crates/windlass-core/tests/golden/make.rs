@@ -158,6 +158,7 @@ impl GoldenJournal {
                 model: None,
                 attempts: 1,
                 requested_at: None,
+                finish_reason: None,
             })),
         );
     }
@@ -584,7 +585,7 @@ fn failures_journal() -> Vec<JournalRecord> {
             let refused = ResponseRejected { agent, items, usage: Usage::of_unknown_request() };
             journal.append_at(&[&id], JournalEntry::ResponseRejected(refused));
         }
-        journal.append_at(&[&id], JournalEntry::RunFailed(RunFailed { failure }));
+        journal.append_at(&[&id], JournalEntry::RunFailed(RunFailed::new(failure)));
         journal.append(settled_entry(
             &id,
             CallStatus::Failed,
@@ -597,7 +598,7 @@ fn failures_journal() -> Vec<JournalRecord> {
     let settled = CallSettled::new("x1".into(), CallStatus::Failed, "broken");
     let run_failure = Some(Box::new(failure.clone()));
     journal.append(JournalEntry::CallSettled(CallSettled { run_failure, ..settled }));
-    journal.append(JournalEntry::RunFailed(RunFailed { failure }));
+    journal.append(JournalEntry::RunFailed(RunFailed::new(failure)));
     journal.records
 }
 

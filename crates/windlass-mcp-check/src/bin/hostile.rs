@@ -1,4 +1,5 @@
-//! A hostile MCP server on standard input and output. A seed decides how it misbehaves in each call.
+//! A hostile MCP server on standard input and output. A seed decides how it misbehaves in the handshake, in
+//! the list of its tools and in each call.
 //!
 //! Usage: `hostile ERA LEDGER SEED`. ERA is `legacy` or `modern`. The server has one tool, `act`; each call of it is
 //! appended to LEDGER as `called NUMBER MISCHIEF`.
@@ -13,6 +14,7 @@ struct HostileServer {
     is_modern: bool,
     ledger: String,
     mischief: MischiefSource,
+    seed: u64,
 }
 
 fn main() {
@@ -25,7 +27,7 @@ fn main() {
     for _ in windlass_mcp_check::read_lines(std::path::Path::new(&ledger)) {
         mischief.draw();
     }
-    let mut server = HostileServer { is_modern, ledger, mischief };
+    let mut server = HostileServer { is_modern, ledger, mischief, seed };
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };
         if let Ok(message) = serde_json::from_str::<Value>(&line) {
@@ -37,6 +39,14 @@ fn main() {
 impl HostileServer {
     fn handle_message(&mut self, message: &Value) {
         let id = &message["id"];
+        let preface = match message["method"].as_str() {
+            Some("server/discover" | "initialize") => self.seed,
+            Some("tools/list") => self.seed + 2,
+            _ => 0,
+        };
+        for line in Mischief::preface_lines(preface, id, self.is_modern) {
+            send_line(&line);
+        }
         match message["method"].as_str() {
             Some("server/discover") if self.is_modern => self.send_result(
                 id,
@@ -55,7 +65,18 @@ impl HostileServer {
             Some("tools/list") => {
                 let schema = json!({ "type": "object", "properties": { "number": { "type": "integer" } } });
                 let tool = json!({ "name": "act", "description": "Acts.", "inputSchema": schema });
-                self.send_result(id, json!({ "tools": [tool], "ttlMs": 60_000, "cacheScope": "private" }));
+                let mut list = json!({ "tools": [tool], "ttlMs": 60_000, "cacheScope": "private" });
+                // Broken tools around the one that is called, and a list that begins anew for ever.
+                if self.seed % 2 == 1 {
+                    let long = json!({ "name": "long", "description": "x".repeat(100_000), "inputSchema": { "type": "object" } });
+                    let deep = json!({ "name": "deep", "inputSchema": nested_schema(30) });
+                    let broken = [json!(7), json!({ "name": "no_schema" }), tool, long, deep];
+                    list["tools"].as_array_mut().into_iter().for_each(|tools| tools.extend(broken.clone()));
+                }
+                if self.seed % 3 == 2 {
+                    list["nextCursor"] = "again".into();
+                }
+                self.send_result(id, list);
             }
             Some("tools/call") => self.misbehave(id, &message["params"]["arguments"]["number"]),
             Some(method) if method.starts_with("notifications/") => {}
@@ -85,6 +106,14 @@ impl HostileServer {
             std::process::exit(7);
         }
     }
+}
+
+/// Returns a schema of objects in objects.
+fn nested_schema(depth: usize) -> Value {
+    (0..depth).fold(
+        json!({ "type": "object" }),
+        |inner, _| json!({ "type": "object", "properties": { "inner": inner } }),
+    )
 }
 
 fn send_line(line: &[u8]) {

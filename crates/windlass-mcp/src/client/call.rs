@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ElicitResult,
-    ElicitationAction, MetaObject, ProgressNotificationParam, ProgressToken, RequestId, RequestMetaObject,
-    ServerResult,
+    ElicitationAction, ErrorCode, MetaObject, ProgressNotificationParam, ProgressToken, RequestId,
+    RequestMetaObject, ServerResult,
 };
 use rmcp::service::{Peer, PeerRequestOptions, RoleClient, ServiceError};
 use rmcp::transport::streamable_http_client::StreamableHttpError;
@@ -61,6 +61,8 @@ pub(crate) struct McpCallContext<'a, C> {
     /// Maximum time until the server responds, for servers with task support; otherwise the tool's timeout
     /// applies.
     pub(crate) response_timeout: Option<Duration>,
+    /// The tool's effect.
+    pub(crate) effect: ToolEffect,
 }
 
 impl<C> McpCallContext<'_, C> {
@@ -77,14 +79,13 @@ impl<C> McpCallContext<'_, C> {
 pub(crate) async fn call_tool<C>(
     connection: &Arc<McpConnection>,
     tool: &McpToolInfo,
-    effect: ToolEffect,
     caller: &McpCallContext<'_, C>,
     arguments: Value,
 ) -> Result<ServerToolResult, ToolError> {
     if let Some(id) = task::load_task_id(caller.ctx).await? {
         return task::resume_following(connection, tool, caller, &id).await;
     }
-    let asking = send_with_retry(connection, tool, effect, caller, arguments);
+    let asking = send_with_retry(connection, tool, caller, arguments);
     let answer = match caller.response_timeout {
         None => asking.await?,
         // On timeout the request future is dropped, which cancels the request at the server.
@@ -108,7 +109,6 @@ enum McpCallResponse {
 async fn send_with_retry<C>(
     connection: &McpConnection,
     tool: &McpToolInfo,
-    effect: ToolEffect,
     caller: &McpCallContext<'_, C>,
     arguments: Value,
 ) -> Result<McpCallResponse, ToolError> {
@@ -126,7 +126,7 @@ async fn send_with_retry<C>(
     }
     match attempted {
         Err(McpCallFailure::NotSent(_)) => {}
-        Err(McpCallFailure::OutcomeUnknown(_)) if effect == ToolEffect::Pure => {}
+        Err(McpCallFailure::OutcomeUnknown(_)) if caller.effect == ToolEffect::Pure => {}
         other => return other.map_err(|failure| failure.into_tool_error(tool)),
     }
     // The call had no effect, so it is retried once, on a new connection.
@@ -246,6 +246,36 @@ fn declined_url_question<C>(ctx: &ToolContext<C>) -> Option<PersonQuestion> {
     is_declined.then(|| answered.question.clone())
 }
 
+/// The codes of errors that say that the server did not execute the call.
+pub(super) const UNPROCESSED_CODES: [ErrorCode; 8] = [
+    ErrorCode::PARSE_ERROR,
+    ErrorCode::INVALID_REQUEST,
+    ErrorCode::METHOD_NOT_FOUND,
+    ErrorCode::INVALID_PARAMS,
+    ErrorCode::RESOURCE_NOT_FOUND,
+    ErrorCode::HEADER_MISMATCH,
+    ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY,
+    ErrorCode::UNSUPPORTED_PROTOCOL_VERSION,
+];
+
+/// Returns the error of a call that the server answered with a JSON-RPC error, whose message is meant for the caller.
+/// Only some codes say that the call was not executed; after any other, such as an internal error, its effect is
+/// unknown.
+pub(super) fn json_rpc_failure(
+    tool: &McpToolInfo,
+    effect: ToolEffect,
+    code: ErrorCode,
+    why: &str,
+) -> ToolError {
+    if UNPROCESSED_CODES.contains(&code) {
+        ToolError::visible(format!("`{}` was refused: {why}", tool.name))
+    } else if effect == ToolEffect::Pure {
+        ToolError::visible(format!("`{}` failed: {why}", tool.name))
+    } else {
+        ToolError::effect_unknown(format!("`{}` failed: {why}", tool.name))
+    }
+}
+
 /// Returns the data of a server's error as the end of a message, or nothing.
 pub(super) fn error_data_suffix(data: Option<&Value>) -> String {
     const MAX_SHOWN_DATA: usize = 2048;
@@ -296,14 +326,10 @@ async fn send_request<C>(
             None => match question_from_url_error(&error) {
                 // The server refused the call before it did anything, so it is made again after the answer.
                 Some(question) => ToolError::ask_person(question).into(),
-                // The server refused the call; its error message is meant for the caller.
-                None => ToolError::visible(format!(
-                    "`{}` was refused: {}{}",
-                    tool.name,
-                    error.message,
-                    error_data_suffix(error.data.as_ref())
-                ))
-                .into(),
+                None => {
+                    let why = format!("{}{}", error.message, error_data_suffix(error.data.as_ref()));
+                    json_rpc_failure(tool, caller.effect, error.code, &why).into()
+                }
             },
         },
         ServiceError::UnexpectedResponse => {

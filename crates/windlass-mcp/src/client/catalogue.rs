@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use rmcp::model::{
-    ContentBlock, GetPromptRequestParams, GetPromptResponse, PaginatedRequestParams,
-    ReadResourceRequestParams, ReadResourceResponse, ResourceContents,
+    ContentBlock, ErrorCode, GetPromptRequestParams, GetPromptResponse, PaginatedRequestParams, Prompt,
+    ReadResourceRequestParams, ReadResourceResponse, Resource, ResourceContents, ResourceTemplate,
 };
-use rmcp::service::ServiceError;
+use rmcp::service::{Peer, RoleClient, ServiceError};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -102,6 +104,53 @@ pub enum ResourceBody {
     Base64(String),
 }
 
+/// The prompts or the resources of several servers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct McpCatalogue<T> {
+    /// The prompts or resources.
+    pub items: Vec<T>,
+    /// The servers whose list is missing or incomplete.
+    pub unavailable: Vec<McpListProblem>,
+}
+
+/// The reason why the list of a server is missing or incomplete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct McpListProblem {
+    /// The server's configured name.
+    pub server: String,
+    /// The reason.
+    pub reason: String,
+}
+
+/// The prompts or the resources of one server.
+pub(crate) struct ServerList<T> {
+    items: Vec<T>,
+    /// The reason why the list is incomplete.
+    problem: Option<String>,
+}
+
+impl<T> McpCatalogue<T> {
+    /// Collects the lists of servers, by their names.
+    pub(crate) fn from_lists(
+        lists: impl IntoIterator<Item = (String, Result<ServerList<T>, McpRequestError>)>,
+    ) -> Self {
+        let mut catalogue = Self { items: Vec::new(), unavailable: Vec::new() };
+        for (server, list) in lists {
+            let reason = match list {
+                Ok(list) => {
+                    catalogue.items.extend(list.items);
+                    list.problem
+                }
+                Err(error) => Some(error.to_string()),
+            };
+            catalogue.unavailable.extend(reason.map(|reason| McpListProblem { server, reason }));
+        }
+        catalogue
+    }
+}
+
 impl McpConnection {
     /// Sends a request on the live connection, within the call timeout.
     async fn ask<T>(
@@ -120,35 +169,47 @@ impl McpConnection {
         }
     }
 
-    /// Returns the prompts that the server offers; none if it does not offer prompts.
-    pub(crate) async fn list_prompts(&self) -> Result<Vec<McpPromptInfo>, McpRequestError> {
-        if !self.live_connection().await?.offers_prompts() {
-            return Ok(Vec::new());
-        }
-        let mut prompts = Vec::new();
+    /// Returns all pages of a list. `what` names the list in the problem of one that has too many.
+    async fn list_pages<T>(
+        &self,
+        what: &str,
+        fetch_page: fn(Peer<RoleClient>, PaginatedRequestParams) -> ListPageFuture<T>,
+    ) -> Result<ServerList<T>, McpRequestError> {
+        let mut list = ServerList { items: Vec::new(), problem: None };
         let mut cursor = None;
         for _ in 0..MAX_PAGES {
             let params = PaginatedRequestParams::default().with_cursor(cursor.take());
-            let page = self.ask(async |live| live.peer.list_prompts(Some(params)).await).await?;
-            prompts.extend(page.prompts.into_iter().map(|prompt| {
-                McpPromptInfo {
-                    server: self.config.name().to_owned(),
-                    name: prompt.name,
-                    description: prompt.description,
-                    arguments: prompt
-                        .arguments
-                        .unwrap_or_default()
-                        .into_iter()
-                        .map(|argument| (argument.name, argument.required == Some(true)))
-                        .collect(),
-                }
-            }));
-            cursor = page.next_cursor;
+            let (items, next) = self.ask(async |live| fetch_page(live.peer.clone(), params).await).await?;
+            list.items.extend(items);
+            cursor = next;
             if cursor.is_none() {
-                break;
+                return Ok(list);
             }
         }
-        Ok(prompts)
+        list.problem =
+            Some(format!("it lists its {what} on more than {MAX_PAGES} pages; the rest is left out"));
+        Ok(list)
+    }
+
+    /// Returns the prompts that the server offers; none if it does not offer prompts.
+    pub(crate) async fn list_prompts(&self) -> Result<ServerList<McpPromptInfo>, McpRequestError> {
+        if !self.live_connection().await?.offers_prompts() {
+            return Ok(ServerList { items: Vec::new(), problem: None });
+        }
+        let list = self.list_pages("prompts", fetch_prompts).await?;
+        let server = self.config.name();
+        let named = list.items.into_iter().map(|prompt| {
+            let arguments = prompt.arguments.unwrap_or_default().into_iter();
+            McpPromptInfo {
+                server: server.to_owned(),
+                name: prompt.name,
+                description: prompt.description,
+                arguments: arguments
+                    .map(|argument| (argument.name, argument.required == Some(true)))
+                    .collect(),
+            }
+        });
+        Ok(ServerList { items: named.collect(), problem: list.problem })
     }
 
     /// Returns the messages of a prompt.
@@ -172,41 +233,39 @@ impl McpConnection {
         Ok(messages.collect())
     }
 
-    /// Returns the resources and templates that the server offers; none if it does not offer resources.
-    pub(crate) async fn list_resources(&self) -> Result<Vec<McpResourceInfo>, McpRequestError> {
+    /// Returns the resources and templates that the server offers; none if it does not offer resources. A server that
+    /// refuses to list its templates has a problem, unless it does not know the method.
+    pub(crate) async fn list_resources(&self) -> Result<ServerList<McpResourceInfo>, McpRequestError> {
         if !self.live_connection().await?.offers_resources() {
-            return Ok(Vec::new());
+            return Ok(ServerList { items: Vec::new(), problem: None });
         }
         let server = || self.config.name().to_owned();
-        let mut resources = Vec::new();
-        let mut cursor = None;
-        for _ in 0..MAX_PAGES {
-            let params = PaginatedRequestParams::default().with_cursor(cursor.take());
-            let page = self.ask(async |live| live.peer.list_resources(Some(params)).await).await?;
-            resources.extend(page.resources.into_iter().map(|resource| McpResourceInfo {
-                server: server(),
-                uri: resource.uri,
-                name: resource.name,
-                description: resource.description,
-                mime_type: resource.mime_type,
-            }));
-            cursor = page.next_cursor;
-            if cursor.is_none() {
-                break;
+        let resources = self.list_pages("resources", fetch_resources).await?;
+        let named = resources.items.into_iter().map(|resource| McpResourceInfo {
+            server: server(),
+            uri: resource.uri,
+            name: resource.name,
+            description: resource.description,
+            mime_type: resource.mime_type,
+        });
+        let mut list = ServerList { items: named.collect::<Vec<_>>(), problem: resources.problem };
+        match self.list_pages("resource templates", fetch_templates).await {
+            Ok(templates) => {
+                list.items.extend(templates.items.into_iter().map(|template| McpResourceInfo {
+                    server: server(),
+                    uri: template.uri_template,
+                    name: template.name,
+                    description: template.description,
+                    mime_type: template.mime_type,
+                }));
+                list.problem = list.problem.or(templates.problem);
+            }
+            Err(error) => {
+                let why = format!("it does not list its resource templates: {error}");
+                list.problem.get_or_insert(why);
             }
         }
-        // A server without templates may refuse to list them.
-        let templates = self.ask(async |live| live.peer.list_resource_templates(None).await).await;
-        resources.extend(templates.into_iter().flat_map(|page| page.resource_templates).map(|template| {
-            McpResourceInfo {
-                server: server(),
-                uri: template.uri_template,
-                name: template.name,
-                description: template.description,
-                mime_type: template.mime_type,
-            }
-        }));
-        Ok(resources)
+        Ok(list)
     }
 
     /// Returns the contents of a resource.
@@ -216,6 +275,33 @@ impl McpConnection {
         let ReadResourceResponse::Complete(resource) = answer else { return Err(needs_input()) };
         Ok(resource.contents.into_iter().filter_map(convert_contents).collect())
     }
+}
+
+/// The future of one page of a list: its items, and the cursor of the next page.
+type ListPageFuture<T> = BoxFuture<'static, Result<(Vec<T>, Option<String>), ServiceError>>;
+
+fn fetch_prompts(peer: Peer<RoleClient>, params: PaginatedRequestParams) -> ListPageFuture<Prompt> {
+    async move { peer.list_prompts(Some(params)).await.map(|page| (page.prompts, page.next_cursor)) }.boxed()
+}
+
+fn fetch_resources(peer: Peer<RoleClient>, params: PaginatedRequestParams) -> ListPageFuture<Resource> {
+    async move { peer.list_resources(Some(params)).await.map(|page| (page.resources, page.next_cursor)) }
+        .boxed()
+}
+
+fn fetch_templates(
+    peer: Peer<RoleClient>,
+    params: PaginatedRequestParams,
+) -> ListPageFuture<ResourceTemplate> {
+    async move {
+        match peer.list_resource_templates(Some(params)).await {
+            Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => {
+                Ok((Vec::new(), None))
+            }
+            page => page.map(|page| (page.resource_templates, page.next_cursor)),
+        }
+    }
+    .boxed()
 }
 
 fn needs_input() -> McpRequestError {

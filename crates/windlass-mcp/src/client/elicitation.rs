@@ -147,7 +147,7 @@ pub(super) fn result_from_answer(answer: ElicitationAnswer) -> ElicitResult {
 }
 
 /// The JSON-RPC error code with which a server refuses a call until the person has visited a URL.
-const URL_ELICITATION_REQUIRED: i32 = -32042;
+pub(super) const URL_ELICITATION_REQUIRED: i32 = -32042;
 
 /// Returns the question of a call that the server refused until the person has visited a URL.
 pub(super) fn question_from_url_error(error: &ErrorData) -> Option<PersonQuestion> {

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use futures_util::stream::BoxStream;
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage,
+    ClientJsonRpcMessage, ClientRequest, ErrorCode, ErrorData, JsonRpcMessage, RequestId,
+    ServerJsonRpcMessage,
 };
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::common::http_header::{HEADER_LAST_EVENT_ID, HEADER_SESSION_ID};
@@ -30,6 +31,8 @@ use windlass_net::{
 };
 
 use super::OAuthConfig;
+use super::call::UNPROCESSED_CODES;
+use super::elicitation::URL_ELICITATION_REQUIRED;
 use super::event_stream::read_events;
 use super::framing::{MAX_MESSAGE_BYTES, decode_message, oversize_reason, unreadable_response};
 use crate::config::HttpTransportConfig;
@@ -75,15 +78,16 @@ impl McpAuth {
 /// An error of the HTTP client.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum McpHttpError {
-    /// The server refused the request with a status; it did not process it.
+    /// The server refused the request with a status from 400 to 499; it did not process it.
     #[error("HTTP {status}{}", shown_body(.body))]
     Refused { status: StatusCode, body: String },
     /// The server is overloaded and did not process the request.
     #[error("HTTP {status}: the server asks to come back in {} s", .retry_after.as_secs())]
     Overloaded { status: StatusCode, retry_after: Duration },
-    /// The server failed while it processed the request.
+    /// The response is no success, and its status does not say that the server did not process the request: the server
+    /// failed, it redirects to where the result is or to another origin, or a gateway stopped to wait for it (408).
     #[error("HTTP {status}{}", shown_body(.body))]
-    ServerFailed { status: StatusCode, body: String },
+    OutcomeUnknown { status: StatusCode, body: String },
     /// The connection failed.
     #[error("{0}")]
     Connection(TransportError),
@@ -98,11 +102,20 @@ fn shown_body(body: &str) -> String {
 }
 
 impl McpHttpError {
+    /// Returns the error of a response that is no success.
+    pub(super) fn from_status(status: StatusCode, body: String) -> Self {
+        if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT {
+            Self::Refused { status, body }
+        } else {
+            Self::OutcomeUnknown { status, body }
+        }
+    }
+
     /// Returns true if the server certainly did not process the request.
     pub(super) fn is_unprocessed(&self) -> bool {
         match self {
             Self::Refused { .. } | Self::Overloaded { .. } => true,
-            Self::ServerFailed { .. } => false,
+            Self::OutcomeUnknown { .. } => false,
             Self::Connection(error) => error.is_unsent(),
         }
     }
@@ -366,7 +379,7 @@ impl StreamableHttpClient for McpHttpClient {
         }
         let status = response.status;
         if !status.is_success() {
-            return Err(failed(McpHttpError::Refused { status, body: String::new() }));
+            return Err(failed(McpHttpError::from_status(status, String::new())));
         }
         Ok(read_events(response.body, None))
     }
@@ -428,12 +441,25 @@ fn refusal(
         ));
     }
     match (error, request_id(message)) {
-        (Some(error), Some(id)) => {
+        (Some(mut error), Some(id)) => {
+            // The status says that the call was not made, whatever code of its own the server has for that. A code that asks
+            // a person to visit a URL stays.
+            let is_call = matches!(
+                message,
+                JsonRpcMessage::Request(request) if matches!(request.request, ClientRequest::CallToolRequest(_))
+            );
+            let is_unprocessed = McpHttpError::from_status(status, String::new()).is_unprocessed();
+            if is_call
+                && is_unprocessed
+                && error.code.0 != URL_ELICITATION_REQUIRED
+                && !UNPROCESSED_CODES.contains(&error.code)
+            {
+                error.code = ErrorCode::INVALID_REQUEST;
+            }
             let answer = ServerJsonRpcMessage::error(error, Some(id.clone()));
             Ok(StreamableHttpPostResponse::Json(answer, None))
         }
-        _ if status.is_server_error() => Err(failed(McpHttpError::ServerFailed { status, body: text })),
-        _ => Err(failed(McpHttpError::Refused { status, body: text })),
+        _ => Err(failed(McpHttpError::from_status(status, text))),
     }
 }
 

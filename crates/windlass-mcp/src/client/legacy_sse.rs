@@ -103,11 +103,7 @@ impl Transport<RoleClient> for LegacySseTransport {
             }
             let body = response.body.read_all(MAX_REFUSAL_BYTES).await.unwrap_or_default();
             let body = String::from_utf8_lossy(&body).into_owned();
-            Err(if status.is_server_error() {
-                McpHttpError::ServerFailed { status, body }
-            } else {
-                McpHttpError::Refused { status, body }
-            })
+            Err(McpHttpError::from_status(status, body))
         }
     }
 

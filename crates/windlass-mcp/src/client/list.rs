@@ -80,6 +80,8 @@ pub(super) async fn list_tools(
         let page = fetch_page(peer, cursor.take()).await?;
         lasting = page.ttl.into_iter().chain(lasting).min();
         for tool in page.tools {
+            let description = tool.get("description").and_then(Value::as_str).unwrap_or_default();
+            let described = description.len();
             match parse_tool(server, tool) {
                 Ok(_) if known.len() == MAX_TOOLS => {
                     listing.add_warning(
@@ -92,7 +94,16 @@ pub(super) async fn list_tools(
                     listing
                         .add_warning(server, format!("lists tool `{}` twice; the first counts", tool.name));
                 }
-                Ok(tool) => listing.tools.push(Arc::new(tool)),
+                Ok(tool) => {
+                    if described > MAX_DESCRIPTION_BYTES {
+                        let what = format!(
+                            "describes tool `{}` in {described} bytes; the model sees the first {MAX_DESCRIPTION_BYTES}",
+                            tool.name
+                        );
+                        listing.add_warning(server, what);
+                    }
+                    listing.tools.push(Arc::new(tool));
+                }
                 Err(why) => listing.add_warning(server, format!("{why}; it is left out")),
             }
         }

@@ -26,7 +26,8 @@ mod token_store;
 mod fuzz_tests;
 
 pub use catalogue::{
-    FetchedPromptMessage, FetchedResource, McpPromptInfo, McpRequestError, McpResourceInfo, ResourceBody,
+    FetchedPromptMessage, FetchedResource, McpCatalogue, McpListProblem, McpPromptInfo, McpRequestError,
+    McpResourceInfo, ResourceBody,
 };
 pub use connection::McpConnectError;
 pub use elicitation::ElicitationAnswer;

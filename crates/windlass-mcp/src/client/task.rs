@@ -17,7 +17,7 @@ use windlass::core::decision::PersonQuestion;
 use windlass::run::RunExit;
 use windlass::tool::{ToolContext, ToolError};
 
-use super::call::{McpCallContext, error_data_suffix};
+use super::call::{McpCallContext, error_data_suffix, json_rpc_failure};
 use super::connection::McpConnection;
 use super::content::ServerToolResult;
 use super::elicitation::answer_input_request;
@@ -121,10 +121,6 @@ impl From<TaskInterruption> for ToolError {
     }
 }
 
-fn failed_with(words: String) -> TaskInterruption {
-    TaskInterruption::Failed(ToolError::visible(words))
-}
-
 fn effect_unknown(words: String) -> TaskInterruption {
     TaskInterruption::Failed(ToolError::effect_unknown(words))
 }
@@ -170,7 +166,15 @@ async fn poll_until_done<C>(
                         let why =
                             error.get("message").and_then(Value::as_str).unwrap_or("it does not say why");
                         let data = error_data_suffix(error.get("data"));
-                        return Err(failed_with(format!("`{}` failed: {why}{data}", tool.name)));
+                        let code = error.get("code").and_then(Value::as_i64);
+                        let code = code.and_then(|code| i32::try_from(code).ok());
+                        let code = ErrorCode(code.unwrap_or(ErrorCode::INTERNAL_ERROR.0));
+                        return Err(TaskInterruption::Failed(json_rpc_failure(
+                            tool,
+                            caller.effect,
+                            code,
+                            &format!("{why}{data}"),
+                        )));
                     }
                     TaskPayload::Cancelled => {
                         return Err(effect_unknown(format!(

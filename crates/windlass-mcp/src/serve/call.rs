@@ -140,12 +140,9 @@ impl<C: Send + Sync + 'static> McpServerHandler<C> {
                     Err(why) => {
                         // The client is gone, or does not wait any more. The run waits for the repeated call.
                         served.park_call(&identity.parking_name, paused);
-                        return Err(ErrorData::internal_error(
-                            format!(
-                                "nobody could be asked ({why}); the same call continues when it is repeated"
-                            ),
-                            None,
-                        ));
+                        let why =
+                            format!("Nobody could be asked ({why}). The call continues when it is repeated.");
+                        return Ok(content::error_result(&why).into());
                     }
                 };
                 elicitation::log_decision_error(elicitation::apply_answer(&mut paused, &pending, &answer));

@@ -57,7 +57,7 @@ async fn call_result(
     if let Some(store) = store {
         let run = outcome.record().run_id();
         if let Ok(Some(whole)) = store.load_artefact(run, CALL_ID).await {
-            let mut link = Resource::new(artefact_uri(run, CALL_ID), "the whole output");
+            let mut link = Resource::new(artefact_uri(run), "the whole output");
             link.mime_type = Some("text/plain".to_owned());
             link.size = u64::try_from(whole.len()).ok();
             content.push(ContentBlock::resource_link(link));

@@ -157,7 +157,7 @@ impl<C: Send + Sync + 'static> ServerHandler for McpServerHandler<C> {
     async fn read_resource(
         &self,
         request: ReadResourceRequestParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let uri = &*request.uri;
         for resource in &self.server.resources {
@@ -165,9 +165,8 @@ impl<C: Send + Sync + 'static> ServerHandler for McpServerHandler<C> {
                 return Ok(ReadResourceResult::new(vec![contents]).into());
             }
         }
-        if let Some(store) = &self.server.store
-            && let Some(contents) = resource::read_artefact(&**store, uri).await
-        {
+        let caller = RequestCaller::new(&self.server, &context);
+        if let Some(contents) = self.server.read_full_output(uri, &caller).await {
             return Ok(ReadResourceResult::new(vec![contents]).into());
         }
         let place = Some(serde_json::json!({ "uri": uri }));

@@ -1,7 +1,8 @@
 //! Calls with an idempotency key: a repeated call attaches to the run of the first one.
 //!
 //! **Invariant:** the runs of one key never overlap, and a call that may have acted is not executed again in this
-//! process. With a store, the same holds for all processes, because the key is the id of the run.
+//! process while it is one of the last 256 calls that ended. With a store, it is never executed again, in any process,
+//! because the key is the id of the run.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

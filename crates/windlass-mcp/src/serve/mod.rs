@@ -210,8 +210,9 @@ impl<C: Send + Sync + 'static> McpServer<C> {
         self
     }
 
-    /// Sets the function that authenticates every HTTP request. Sessions, tasks, held calls and idempotency keys then
-    /// belong to the identity that created them. Without it, everybody who reaches the listener is served.
+    /// Sets the function that authenticates every HTTP request. Sessions, tasks, held calls, idempotency keys and
+    /// full outputs then belong to the identity that created them. Without it, everybody who reaches the listener is
+    /// served.
     #[must_use]
     pub fn authenticate<Fut>(
         mut self,

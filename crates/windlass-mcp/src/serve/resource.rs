@@ -11,9 +11,13 @@ use rmcp::ErrorData;
 use rmcp::model::{self, ResourceContents};
 use windlass::artefact::fetch_text;
 use windlass::core::id::RunId;
-use windlass::{store::Store, tool::ToolError};
+use windlass::{store::load_paused, tool::ToolError};
 
-/// The URI prefix of full outputs; the run id and the call id follow.
+use super::SharedMcpServer;
+use super::caller::RequestCaller;
+use super::model::CALL_ID;
+
+/// The URI prefix of full outputs; the run id and the id of the served call follow.
 const ARTEFACT_URI_PREFIX: &str = "windlass://artefact/";
 
 /// A resource that clients can read, at one URI or at all URIs of a template such as `notes://{day}/text`.
@@ -160,16 +164,31 @@ impl fmt::Debug for McpResource {
     }
 }
 
-/// Returns the URI of a call's full output, for outputs that were truncated.
-pub(super) fn artefact_uri(run: &RunId, call: &str) -> String {
-    format!("{ARTEFACT_URI_PREFIX}{run}/{call}")
+/// Returns the URI of the full output of a run's call, for outputs that were truncated.
+pub(super) fn artefact_uri(run: &RunId) -> String {
+    format!("{ARTEFACT_URI_PREFIX}{run}/{CALL_ID}")
 }
 
-/// Reads the full output at an artefact URI.
-pub(super) async fn read_artefact(store: &dyn Store, uri: &str) -> Option<ResourceContents> {
-    let (run, call) = uri.strip_prefix(ARTEFACT_URI_PREFIX)?.rsplit_once('/')?;
-    let text = fetch_text(store, &RunId::new(run), call).await.ok().flatten()?;
-    Some(McpResourceContents::Text(text).into_protocol(uri, Some("text/plain".to_owned())))
+/// Returns the run whose full output an artefact URI names. No other artefact of a run has a URI.
+fn run_of_artefact_uri(uri: &str) -> Option<RunId> {
+    let (run, name) = uri.strip_prefix(ARTEFACT_URI_PREFIX)?.rsplit_once('/')?;
+    (name == CALL_ID).then(|| RunId::new(run))
+}
+
+impl<C: Send + Sync + 'static> SharedMcpServer<C> {
+    /// Reads the full output at an artefact URI. Only the full output of a call that this server executed for this
+    /// client can be read, because the store may have the runs of other clients and of other programs.
+    pub(super) async fn read_full_output(
+        &self,
+        uri: &str,
+        caller: &RequestCaller<C>,
+    ) -> Option<ResourceContents> {
+        let run = run_of_artefact_uri(uri).filter(|run| caller.owns(run.as_str()))?;
+        let store = &**self.store.as_ref()?;
+        let is_ours = load_paused(store, &run).await.ok()?.record().last_agent() == self.agent.name();
+        let text = fetch_text(store, &run, CALL_ID).await.ok().flatten().filter(|_| is_ours)?;
+        Some(McpResourceContents::Text(text).into_protocol(uri, Some("text/plain".to_owned())))
+    }
 }
 
 /// Matches a URI against a template and returns the values of its variables. A value contains no `/`.

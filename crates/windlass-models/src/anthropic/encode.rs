@@ -44,7 +44,9 @@ impl Serialize for MessagesRequestBody<'_> {
         let RequestBase { request, is_streamed, .. } = &self.base;
         let settings = request.settings;
         let mut fields = RequestFields::start(serializer, &self.base)?;
-        fields.put("max_tokens", &settings.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS))?;
+        // The budget of the reasoning is a part of the maximum.
+        let default_maximum = settings.thinking_budget.unwrap_or(0).saturating_add(DEFAULT_MAX_TOKENS);
+        fields.put("max_tokens", &settings.max_tokens.unwrap_or(default_maximum))?;
         let (system, mut messages) = encode_conversation(&self.base, self.offered_toolset());
         let mut tools = self.encode_tools();
         let cache_point = self.cache_point();

@@ -30,7 +30,7 @@ const MESSAGES_SETTINGS: [&str; 8] = [
     "prompt_cache_retention",
     "tool_search",
 ];
-/// Default of `max_tokens`, which the API requires.
+/// Default of `max_tokens` without the reasoning. The API requires the field.
 const DEFAULT_MAX_TOKENS: u64 = 8192;
 
 /// Returns the header with the version of the API.
@@ -145,6 +145,15 @@ impl ModelProtocol for MessagesProtocol {
         check_settings("the Messages API", settings, &MESSAGES_SETTINGS, &[])?;
         if let Some(key) = settings.metadata.keys().find(|key| *key != "user_id") {
             let text = format!("the Messages API has no metadata `{key}`, only `user_id`");
+            return Err(ModelError::new(text).with_kind(ModelErrorKind::InvalidRequest));
+        }
+        if let (Some(budget), Some(maximum)) = (settings.thinking_budget, settings.max_tokens)
+            && maximum <= budget
+        {
+            let text = format!(
+                "`max_tokens` is {maximum}, and the reasoning alone may take {budget}; hint: raise `max_tokens` above \
+                 `thinking_budget`, or leave it out"
+            );
             return Err(ModelError::new(text).with_kind(ModelErrorKind::InvalidRequest));
         }
         let body = encode::MessagesRequestBody {

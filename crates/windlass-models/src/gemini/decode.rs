@@ -10,6 +10,7 @@ use windlass::core::usage::Usage;
 use windlass::model::{FinishReason, ModelResponse};
 
 use super::encode::{SIGNATURE_FIELD, TEXT_SIGNATURE_KIND, THOUGHT_KIND};
+use crate::call_ids::made_up_call_id;
 use crate::error::ProviderError;
 use crate::protocol::{DeltaBuffer, ResponseDecoder, ResponseError, StreamProgress};
 use crate::sse::SseEvent;
@@ -178,10 +179,8 @@ impl<'a> GeminiDecoder<'a> {
                 let mut fields = Map::new();
                 fields.extend(id.clone().map(|id| ("id".to_owned(), id)));
                 fields.extend(signature.map(|signature| (SIGNATURE_FIELD.to_owned(), signature)));
-                // Without an id of the provider, the calls are numbered; the driver makes the numbers unique.
-                let id = id
-                    .and_then(|id| id.as_str().map(str::to_owned))
-                    .unwrap_or_else(|| format!("call_{call_count}"));
+                let id = id.and_then(|id| id.as_str().map(str::to_owned));
+                let id = id.unwrap_or_else(|| made_up_call_id(&self.base.request, call_count));
                 let name = called["name"].as_str().unwrap_or_default().to_owned();
                 let arguments =
                     if called["args"].is_object() { called["args"].to_string() } else { "{}".to_owned() };

@@ -12,6 +12,7 @@ use windlass::core::item::{CallKind, ContentPart, Item, Message, ReasoningItem, 
 use windlass::model::{FinishReason, ModelResponse};
 
 use super::usage::OpenAiUsage;
+use crate::call_ids::made_up_call_id;
 use crate::error::ProviderError;
 use crate::protocol::{DeltaBuffer, ResponseDecoder, ResponseError, StreamProgress};
 use crate::sse::SseEvent;
@@ -354,12 +355,11 @@ impl<'a> ChatDecoder<'a> {
             self.calls.push(ChatPartialCall { index: call.index, ..ChatPartialCall::default() });
             self.calls.len() - 1
         });
-        let response_id = self.response.response_id.as_deref().unwrap_or("answer");
         let part = &mut self.calls[at];
         if part.id.is_empty() {
             part.id = match id {
                 // Every call needs a unique id, even if the server sends none.
-                "" if part.name.is_empty() => format!("call_{response_id}_{at}"),
+                "" if part.name.is_empty() => made_up_call_id(&self.base.request, at),
                 id => id.to_owned(),
             };
         }

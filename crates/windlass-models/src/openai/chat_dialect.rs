@@ -3,6 +3,20 @@
 use crate::wire::is_openai_host;
 
 /// A dialect of the Chat Completions API.
+///
+/// ```
+/// use windlass_models::ModelProvider;
+/// use windlass_models::protocol::{ChatDialect, ChatOutputFormat, ChatProtocol, TokenLimitField};
+///
+/// # fn main() -> Result<(), windlass_models::SetupError> {
+/// let dialect = ChatDialect::default()
+///     .token_limit(TokenLimitField::MaxTokens)
+///     .output_format(ChatOutputFormat::JsonObject)
+///     .unsupported_settings(&["seed"]);
+/// let provider = ModelProvider::new("lab", "http://10.0.0.7:8000/v1");
+/// let model = provider.model(ChatProtocol::with_dialect(dialect), "qwen3-32b")?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChatDialect {
@@ -33,6 +47,48 @@ impl ChatDialect {
         cache_points: ChatCachePoints::Nowhere,
         unsupported_settings: &[],
     };
+
+    /// Sets the field that limits the output tokens.
+    #[must_use]
+    pub fn token_limit(self, token_limit: TokenLimitField) -> Self {
+        Self { token_limit, ..self }
+    }
+
+    /// Sets the form in which a typed output is requested.
+    #[must_use]
+    pub fn output_format(self, output_format: ChatOutputFormat) -> Self {
+        Self { output_format, ..self }
+    }
+
+    /// Sets the form of the ids of calls that are sent.
+    #[must_use]
+    pub fn call_ids(self, call_ids: ChatCallIds) -> Self {
+        Self { call_ids, ..self }
+    }
+
+    /// Sets the request for usage figures at the end of a stream.
+    #[must_use]
+    pub fn stream_usage(self, stream_usage: StreamUsageRequest) -> Self {
+        Self { stream_usage, ..self }
+    }
+
+    /// Sets the models whose prompts have cache points.
+    #[must_use]
+    pub fn cache_points(self, cache_points: ChatCachePoints) -> Self {
+        Self { cache_points, ..self }
+    }
+
+    /// Sets the field of the sampling seed.
+    #[must_use]
+    pub fn seed_field(self, name: &'static str) -> Self {
+        Self { seed_field: Some(name), ..self }
+    }
+
+    /// Sets the names of the settings that the provider lacks, although the API has them.
+    #[must_use]
+    pub fn unsupported_settings(self, names: &'static [&'static str]) -> Self {
+        Self { unsupported_settings: names, ..self }
+    }
 }
 
 /// The field that limits the output tokens.

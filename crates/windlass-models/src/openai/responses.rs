@@ -3,7 +3,7 @@
 use windlass::model::{ModelError, ToolDefinition, ToolKind};
 
 use super::responses_decode::ResponsesDecoder;
-use super::responses_encode::ResponsesRequestBody;
+use super::responses_encode::{ResponsesRequestBody, is_own_response};
 use crate::protocol::{EncodedRequest, ModelProtocol, ProtocolRequest, ResponseDecoder};
 use crate::provider_model::ProviderModel;
 use crate::setting_support::check_settings;
@@ -90,6 +90,14 @@ impl ModelProtocol for ResponsesProtocol {
             }
             // Only the provider knows which tools it can run.
             _ => Ok(()),
+        }
+    }
+
+    fn has_stored_conversation(&self, last_response_id: Option<&str>) -> bool {
+        match &self.conversation_state {
+            ConversationState::ClientManaged => false,
+            ConversationState::PreviousResponse => last_response_id.is_some_and(is_own_response),
+            ConversationState::Conversation(_) => true,
         }
     }
 }

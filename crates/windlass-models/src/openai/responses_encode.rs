@@ -69,7 +69,7 @@ impl<'a> ResponsesRequestBody<'a> {
     pub(super) fn new(base: RequestBase<'a>, state: &'a ConversationState) -> Self {
         let request = base.request;
         // After a handoff or a fallback the id may come from another provider; it is not valid here.
-        let previous = request.previous_response_id.filter(|id| id.starts_with("resp"));
+        let previous = request.previous_response_id.filter(|id| is_own_response(id));
         let settings = request.settings;
         let in_conversation =
             |id| ProviderHeldState::Conversation { id, has_previous_response: previous.is_some() };
@@ -359,6 +359,11 @@ impl<'a> ResponsesRequestBody<'a> {
             }
         })
     }
+}
+
+/// Returns true if the id of a response comes from this API.
+pub(super) fn is_own_response(id: &str) -> bool {
+    id.starts_with("resp")
 }
 
 impl Serialize for ResponsesRequestBody<'_> {

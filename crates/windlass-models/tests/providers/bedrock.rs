@@ -9,7 +9,7 @@ use windlass::model::{
     FinishReason, ModelError, ModelErrorKind, ModelResponse, ModelSettings, PromptCaching, describe_item,
 };
 use windlass_models::testing::{FakeProvider, FakeReply, ReceivedRequest, encode_amazon_event};
-use windlass_models::{Bedrock, StreamingMode};
+use windlass_models::{Bedrock, Cassette, StreamingMode};
 
 use crate::support::{TestRequest, function_tool};
 
@@ -136,6 +136,28 @@ async fn converse_is_the_same_plain_and_streamed() {
         );
         assert_eq!(sent.body["system"], json!([{ "text": "Be brief." }]));
     }
+}
+
+/// The framing of the stream is binary, which JSON cannot hold as text.
+#[tokio::test]
+async fn a_cassette_keeps_the_bytes_of_a_stream() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("weather.json");
+    let [_, (mode, reply)] = converse_replies();
+    let server = FakeProvider::start([reply]).await.expect("a server");
+    let request = TestRequest {
+        tools: vec![function_tool("weather")],
+        ..TestRequest::from_items([Item::user("Hello")])
+    };
+    let ask = async |cassette: Cassette| {
+        let bedrock = Bedrock::at(&server.root_url()).key("k").cassette(cassette);
+        let model = bedrock.converse("eu.amazon.nova-lite-v1:0").expect("a model").streaming(mode);
+        request.send(&model.into()).await
+    };
+    let recorded = ask(Cassette::open(&file).expect("a cassette")).await.expect("an answer");
+    let cassette = Cassette::play(&file).expect("it was recorded");
+    assert_eq!(ask(cassette.clone()).await.expect("it is played").items, recorded.items);
+    assert_eq!((recorded.items.len(), cassette.unplayed(), server.requests().len()), (4, 0, 1));
 }
 
 #[tokio::test]

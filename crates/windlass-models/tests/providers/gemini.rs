@@ -1,12 +1,14 @@
 //! Gemini's own protocol: plain and streamed answers, calls, signatures, server tools and failures.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::core::item::{CallOutput, ContentPart, Item, MediaSource, Message, OutputStatus, Role};
 use windlass::core::usage::Usage;
 use windlass::model::{FinishReason, ModelErrorKind, ModelResponse, RetryAdvice, describe_item};
+use windlass::prelude::*;
 use windlass_models::testing::{FakeProvider, FakeReply};
 use windlass_models::{Gemini, StreamingMode};
 
@@ -73,7 +75,7 @@ async fn an_answer_is_the_same_plain_and_streamed() {
                 describe_item(&answer.items[0]).as_str(),
                 "assistant: I look. Grüße 🚢.",
                 "call fc1 weather {\"city\":\"Tromsø\"}",
-                "call call_2 weather {}",
+                "call call_1_1_2 weather {}",
             ],
             "{mode:?}"
         );
@@ -98,7 +100,7 @@ async fn an_answer_is_the_same_plain_and_streamed() {
             let text = serde_json::to_string(item).expect("JSON");
             Arc::new(serde_json::from_str::<Item>(&text).expect("an item"))
         }));
-        for call in ["fc1", "call_2"] {
+        for call in ["fc1", "call_1_1_2"] {
             items.push(Arc::new(Item::Output(CallOutput {
                 call: call.into(),
                 content: "rain".into(),
@@ -128,6 +130,34 @@ async fn an_answer_is_the_same_plain_and_streamed() {
             "{mode:?}"
         );
         assert_eq!(body["systemInstruction"], json!({ "parts": [{ "text": "Be brief." }] }));
+    }
+}
+
+#[tokio::test]
+async fn the_same_call_is_executed_each_time() {
+    for mode in MODES {
+        let call = || reply(mode, &[json!({ "functionCall": { "name": "status", "args": {} } })], "STOP");
+        let done = reply(mode, &[json!({ "text": "Ready." })], "STOP");
+        let server = FakeProvider::start([call(), call(), done]).await.expect("a server");
+        let model = Gemini::at(&server.root_url()).key("k").model("gemini-2.5-flash").expect("a model");
+        let polls = Arc::new(AtomicU64::new(0));
+        let counted = polls.clone();
+        let status = Tool::dynamic("status", "Status.", json!({ "type": "object" }), move |_, _: Value| {
+            let poll = counted.fetch_add(1, Ordering::SeqCst);
+            async move { Ok::<_, ToolError>(if poll == 0 { "busy" } else { "ready" }) }
+        });
+        let agent = Agent::new("host").model(model.streaming(mode)).tool(status.non_strict());
+        let result = agent.run("Is it ready?").await.expect("the run finishes");
+        assert_eq!(result.output_text().expect("an output"), "Ready.");
+        assert_eq!(polls.load(Ordering::SeqCst), 2, "{mode:?}");
+        let body = server.requests().pop().expect("a request").body;
+        let outputs: Vec<&Value> = body["contents"]
+            .as_array()
+            .expect("contents")
+            .iter()
+            .filter_map(|content| content.pointer("/parts/0/functionResponse/response/output"))
+            .collect();
+        assert_eq!(outputs, ["busy", "ready"], "{mode:?}");
     }
 }
 

@@ -155,7 +155,7 @@ fn table() -> Vec<SettingRow> {
             [
                 none(),
                 none(),
-                json!({ "thinking": { "type": "enabled", "budget_tokens": 1024 } }),
+                json!({ "thinking": { "type": "enabled", "budget_tokens": 1024 }, "max_tokens": 9216 }),
                 config("thinkingConfig", json!({ "thinkingBudget": 1024 })),
                 none(),
             ],

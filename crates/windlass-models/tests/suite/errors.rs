@@ -9,7 +9,7 @@ use windlass::core::journal::JournalEntry;
 use windlass::model::{ModelErrorKind, RetryAdvice};
 use windlass_models::net::{BoxFuture, Bytes};
 use windlass_models::testing::{FAKE_KEY, FakeProvider, FakeReply};
-use windlass_models::{OpenAi, RequestSigner, SignError, StreamingMode};
+use windlass_models::{Anthropic, OpenAi, RequestSigner, SignError, StreamingMode};
 
 use crate::support::{ALL_ADAPTERS, AdapterTestRequest, BOTH_MODES, send_once};
 
@@ -162,6 +162,17 @@ async fn nobody_is_told_the_secrets_of_headers_and_signers() {
         assert!(!secrets.iter().any(|secret| text.contains(secret)), "{text}");
         assert!(text.contains("refused: [secret] and [secret] and [secret]"), "short words stay: {text}");
     }
+}
+
+#[tokio::test]
+async fn errors_name_versions_that_were_sent() {
+    let echo = r#"{"error":{"message":"anthropic-version 2023-06-01 is too old for given-as-a-header"}}"#;
+    let provider = FakeProvider::start([FakeReply::json_body(echo).with_status(400)]).await;
+    let provider = provider.expect("a provider");
+    let client = Anthropic::at(&provider.root_url()).header("x-gateway-key", "given-as-a-header");
+    let model = client.messages("any").expect("a model").into();
+    let error = AdapterTestRequest::from_text("x").send(&model).await.expect_err("it is refused").to_string();
+    assert!(error.contains("anthropic-version 2023-06-01 is too old for [secret]"), "{error}");
 }
 
 #[tokio::test]

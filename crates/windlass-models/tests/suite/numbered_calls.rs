@@ -166,6 +166,26 @@ async fn the_same_call_is_answered_once_and_another_under_its_id_is_an_error() {
     }
 }
 
+/// A call without an id is another call in every response: a status that is polled is read each time.
+#[tokio::test]
+async fn calls_without_ids_are_never_repetitions() {
+    for (adapter, mode) in ALL_ADAPTERS.into_iter().flat_map(|one| BOTH_MODES.map(|mode| (one, mode))) {
+        let replies = [
+            weather_call("", "Oslo"),
+            weather_call("", "Oslo"),
+            weather_call("", "Rome"),
+            FakeReply::text("Done."),
+        ];
+        let provider = FakeProvider::start(replies).await.expect("a provider");
+        let (agent, asked) = weather_agent(model(adapter, &provider, mode, CallIdScope::Conversation));
+        let result = agent.run("go").await.expect("the run finishes");
+        assert_eq!(result.output_text().expect("an output"), "Done.");
+        assert_eq!(*asked.lock().expect("no panic"), ["Oslo", "Oslo", "Rome"], "{adapter:?} {mode:?}");
+        let (calls, outputs) = ids_in(&provider.requests().last().expect("a request").body);
+        assert_eq!((calls.len(), &calls), (3, &outputs), "{adapter:?} {mode:?}");
+    }
+}
+
 /// The deltas of a call have the id of its item.
 #[tokio::test]
 async fn deltas_have_the_unique_ids() {

@@ -146,3 +146,20 @@ async fn a_run_can_continue_a_response_or_a_conversation_that_the_provider_store
         );
     }
 }
+
+/// The API requires a maximum that is larger than the budget of the reasoning.
+#[tokio::test]
+async fn the_maximum_exceeds_the_budget_of_the_reasoning() {
+    let mut asked = AdapterTestRequest::from_text("x");
+    asked.settings = ModelSettings { thinking_budget: Some(16_000), ..ModelSettings::default() };
+    assert_eq!(sent_body(AdapterUnderTest::Messages, &asked).await["max_tokens"], 24_192);
+    asked.settings.max_tokens = Some(16_001);
+    assert_eq!(sent_body(AdapterUnderTest::Messages, &asked).await["max_tokens"], 16_001);
+    asked.settings.max_tokens = Some(16_000);
+    let provider = FakeProvider::start([]).await.expect("a provider");
+    let model = AdapterUnderTest::Messages.model(&provider, StreamingMode::Never);
+    let error = asked.send(&model).await.expect_err("nothing is left for the answer");
+    assert_eq!(error.kind(), ModelErrorKind::InvalidRequest);
+    assert!(error.to_string().contains("`max_tokens` above `thinking_budget`"), "{error}");
+    assert!(provider.requests().is_empty());
+}

@@ -26,8 +26,12 @@ use crate::server::TestServer;
 const INTERVAL: u64 = 8;
 
 async fn connect(server: &TestServer, schema: &str) -> Arc<PostgresStore> {
-    let options =
-        PostgresOptions { schema: schema.to_owned(), max_connections: 2, snapshot_interval: INTERVAL };
+    let options = PostgresOptions {
+        schema: schema.to_owned(),
+        max_connections: 2,
+        snapshot_interval: INTERVAL,
+        ..Default::default()
+    };
     Arc::new(PostgresStore::connect_with(&server.address(), options).await.expect("it connects"))
 }
 

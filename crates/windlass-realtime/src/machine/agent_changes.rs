@@ -62,6 +62,11 @@ impl RealtimeMachine {
         self.pending_changes.push_back(PendingAgentChange { agent, cause });
     }
 
+    /// Returns the number of changes whose configuration is not in force.
+    pub(crate) fn pending_change_count(&self) -> usize {
+        self.pending_changes.len()
+    }
+
     /// Handles a handoff that failed before a configuration was sent.
     pub(crate) fn fail_handoff(&mut self, call: &CallId, to: &AgentName, message: String) {
         self.emit_error(RealtimeError::AgentChangeFailed { to: to.clone(), message });

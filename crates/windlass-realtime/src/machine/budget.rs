@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass::core::budget::{
-    BudgetLedger, BudgetQuery, BudgetResource, BudgetSpending, BudgetVerdict, OnBudgetReached, ReachedBudget,
-    SpendingBudget,
+    BudgetLedger, BudgetPosition, BudgetQuery, BudgetResource, BudgetSpending, BudgetVerdict,
+    OnBudgetReached, ReachedBudget, SpendingBudget,
 };
 use windlass::core::id::{AgentName, CallId};
 use windlass::core::usage::Usage;
@@ -128,13 +128,16 @@ impl RealtimeMachine {
     ) -> BudgetVerdict {
         let agent_budgets: Vec<(AgentName, SpendingBudget)> =
             agent.zip(self.current_agent.budget.clone()).into_iter().collect();
-        self.spending.ledger.check(&BudgetQuery {
+        let query = BudgetQuery {
             path: std::slice::from_ref(request),
             agent_budgets: &agent_budgets,
             estimate,
             active_ms: self.active_ms(),
             under_way: &self.spending.under_way,
-        })
+            spent_by_others: None,
+            is_summary: false,
+        };
+        self.spending.ledger.check(&query, BudgetPosition::default())
     }
 
     /// Estimates the next response: the model reads what it read and said before, and says no more than was asked for.

@@ -19,6 +19,15 @@ use crate::model::RealtimeCommandKind;
 const CALL_NOT_MADE_TEXT: &str =
     "This call was not made, because the answer that it was part of was cut off.";
 
+/// The output of a call that exceeds the limit of calls without an input of the user, as the model sees it.
+const CALL_LIMIT_TEXT: &str =
+    "This call was not made, because too many answers in a row made calls. Wait for the user.";
+
+/// The output of a call that exceeds the limit of waiting calls, as the model sees it.
+const TOO_MANY_CALLS_TEXT: &str = "This call was not made, because too many calls wait for earlier ones.";
+/// Maximum number of batches of calls that wait for earlier ones.
+const MAX_QUEUED_BATCHES: usize = 64;
+
 /// Time during which outputs of one run are collected, so that calls that settle together lead to one response.
 const OUTPUT_WINDOW: Duration = Duration::from_millis(50);
 /// Number of times that the session repeats a rejected output by itself.
@@ -39,6 +48,10 @@ pub(super) struct RealtimeCall {
 }
 
 impl RealtimeCall {
+    pub(super) fn has_no_output(&self) -> bool {
+        self.output_item.is_none()
+    }
+
     /// Creates a call of an earlier process.
     fn adopted(call: &CallId, name: String, arguments: String, output_item: Option<ItemId>) -> Self {
         Self { wire_id: call.clone(), connection: 0, name, arguments, output_item }
@@ -68,6 +81,12 @@ enum RejectedOutputState {
 pub(super) struct CollectedOutputs {
     due_at: Duration,
     outputs: Vec<(CallId, String)>,
+}
+
+impl CollectedOutputs {
+    pub(super) fn has_output_of(&self, call: &CallId) -> bool {
+        self.outputs.iter().any(|(known, _)| known == call)
+    }
 }
 
 /// The state of a run after it reported outputs.
@@ -110,6 +129,7 @@ impl RealtimeMachine {
         permission: CallPermission,
     ) {
         let CallingResponse { response, agent, connection, usage, run_count } = from;
+        let is_first_of_response = !self.calling_responses.contains(response);
         let is_connection_replaced = connection != self.connection_number;
         let mut fresh = Vec::new();
         for mut item in calls {
@@ -147,12 +167,20 @@ impl RealtimeMachine {
         }
         self.metrics.tool_calls = self.calls.len() as u64;
         if permission == CallPermission::Denied {
-            for item in &fresh {
-                if let RealtimeItemKind::Call { call, .. } = &item.kind {
-                    self.add_output(call, CALL_NOT_MADE_TEXT.to_owned(), RespondWhen::Later);
-                }
-            }
-            return;
+            return self.deny_calls(&fresh, CALL_NOT_MADE_TEXT);
+        }
+        if !fresh.is_empty() && is_first_of_response {
+            self.call_rounds += 1;
+        }
+        let limit = self.policy.max_call_rounds;
+        if !fresh.is_empty() && self.call_rounds > limit {
+            self.emit_error(RealtimeError::CallLimitReached { response: response.clone(), limit });
+            return self.deny_calls(&fresh, CALL_LIMIT_TEXT);
+        }
+        if !fresh.is_empty() && self.queued_batches.len() >= MAX_QUEUED_BATCHES {
+            let message = "too many calls wait for earlier ones".to_owned();
+            self.emit_error(RealtimeError::CallsFailed { response: response.clone(), message });
+            return self.deny_calls(&fresh, TOO_MANY_CALLS_TEXT);
         }
         let (handoffs, calls): (Vec<_>, Vec<_>) = fresh.into_iter().partition(|item| agent.is_handoff(item));
         for item in &handoffs {
@@ -169,6 +197,15 @@ impl RealtimeMachine {
             }
         }
         self.start_queued_batches();
+    }
+
+    /// Gives an output to calls that are not made. It demands no response.
+    fn deny_calls(&mut self, items: &[RealtimeItem], text: &str) {
+        for item in items {
+            if let RealtimeItemKind::Call { call, .. } = &item.kind {
+                self.add_output(call, text.to_owned(), RespondWhen::Later);
+            }
+        }
     }
 
     fn queue_batch(
@@ -295,6 +332,11 @@ impl RealtimeMachine {
         }
     }
 
+    /// Forgets a batch that is not executed any more, because the session ends.
+    pub(crate) fn forget_batch(&mut self, run: &RunId) {
+        self.active_runs.remove(run);
+    }
+
     /// Sends the collected outputs whose time has come.
     pub(super) fn send_due_outputs(&mut self) {
         let is_due = |collected: &CollectedOutputs| collected.due_at <= self.now;
@@ -305,7 +347,7 @@ impl RealtimeMachine {
         }
     }
 
-    fn send_collected_outputs(&mut self, run: &RunId) {
+    pub(super) fn send_collected_outputs(&mut self, run: &RunId) {
         let Some(CollectedOutputs { mut outputs, .. }) = self.collected_outputs.remove(run) else { return };
         if let Some(order) = self.active_runs.get(run) {
             outputs.sort_by_key(|(call, _)| order.iter().position(|known| known == call));

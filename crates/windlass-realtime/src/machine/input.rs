@@ -27,6 +27,17 @@ impl RespondWhen {
     }
 }
 
+/// The result of sending a message in the provider's own format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RawMessageResult {
+    /// The message is sent, or waits for its turn.
+    Accepted,
+    /// Too many requests are waiting, or there is no connection for a response outside the conversation.
+    TooManyRequests,
+    /// There is no connection. The message is not kept for the next one, which may have another state.
+    NotConnected,
+}
+
 impl RealtimeMachine {
     /// Adds a message of text and images.
     pub(crate) fn add_message(
@@ -39,6 +50,7 @@ impl RealtimeMachine {
         self.add_item(RealtimeItem::message(id.clone(), role, parts), None, respond);
         if role == Role::User {
             self.follow_ups = 0;
+            self.call_rounds = 0;
             self.items_since_calls.push(id.clone());
         }
         if respond == RespondWhen::Now {
@@ -64,6 +76,7 @@ impl RealtimeMachine {
     /// Commits the input buffer as a message. Requests a response unless the server does that by itself.
     pub(crate) fn commit_audio(&mut self) {
         self.send_command(RealtimeCommandKind::CommitAudio);
+        self.call_rounds = 0;
         let server_answers = self
             .current_agent
             .configuration
@@ -86,6 +99,7 @@ impl RealtimeMachine {
 
     /// Requests a response.
     pub(crate) fn request_response(&mut self) {
+        self.call_rounds = 0;
         self.response_requested_at = Some(self.now);
         self.scheduler.demand_response(self.now, None);
     }
@@ -109,6 +123,7 @@ impl RealtimeMachine {
             return self.request_side_response(body);
         }
         self.response_requested_at = Some(self.now);
+        self.call_rounds = 0;
         self.scheduler.queue_request(self.now, body)
     }
 
@@ -157,17 +172,22 @@ impl RealtimeMachine {
         self.delete_item(item).then(|| self.insert_message(role, parts, before))
     }
 
-    /// Sends a message in the provider's own format. A response request waits for its turn. Returns false if too many
-    /// requests are waiting.
-    pub(crate) fn send_raw(&mut self, raw: serde_json::Value) -> bool {
+    /// Sends a message in the provider's own format. A response request waits for its turn.
+    pub(crate) fn send_raw(&mut self, raw: serde_json::Value) -> RawMessageResult {
         if raw["type"] == "response.create" {
             let is_side = raw["response"]["conversation"] == "none";
-            return self.queue_request(RequestBody::Raw(raw), is_side);
+            return match self.queue_request(RequestBody::Raw(raw), is_side) {
+                true => RawMessageResult::Accepted,
+                false => RawMessageResult::TooManyRequests,
+            };
+        }
+        if self.connection_state == ConnectionState::Disconnected {
+            return RawMessageResult::NotConnected;
         }
         if raw["type"] == "input_audio_buffer.clear" {
             self.user_speech.end();
         }
         self.send_command(RealtimeCommandKind::Raw(raw));
-        true
+        RawMessageResult::Accepted
     }
 }

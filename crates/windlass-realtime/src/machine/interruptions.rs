@@ -83,18 +83,24 @@ impl RealtimeMachine {
             }
             let (item, content_index, heard_ms) = (cut.item.clone(), cut.content_index, cut.heard_ms);
             self.emit_event(RealtimeEvent::AudioInterrupted { item: item.clone(), content_index, heard_ms });
-            self.send_command(RealtimeCommandKind::TruncateItem {
-                item: item.clone(),
-                content_index,
-                heard_ms,
-            });
-            let change =
-                self.history.edit_item(&item, |known| known.status = RealtimeItemStatus::Interrupted);
-            if change.is_some() {
-                self.truncate_transcript(&cut.response, &item, content_index);
-            }
+            self.truncate_item(&cut.response, &item, content_index, heard_ms);
         }
         cuts.len()
+    }
+
+    /// Truncates an item at the provider and in the history to the part that the user heard.
+    pub(super) fn truncate_item(
+        &mut self,
+        response: &ResponseId,
+        item: &ItemId,
+        content_index: u32,
+        heard_ms: u64,
+    ) {
+        self.send_command(RealtimeCommandKind::TruncateItem { item: item.clone(), content_index, heard_ms });
+        let change = self.history.edit_item(item, |known| known.status = RealtimeItemStatus::Interrupted);
+        if change.is_some() {
+            self.truncate_transcript(response, item, content_index);
+        }
     }
 
     /// Truncates the transcript of an interrupted item to the part the user heard.

@@ -7,6 +7,7 @@
 mod agent_changes;
 mod budget;
 mod calls;
+mod ending;
 mod input;
 mod interruptions;
 mod model_events;
@@ -22,6 +23,7 @@ pub use playback::PlaybackSource;
 
 pub(crate) use budget::{BudgetQuestion, SessionSpendingPolicy};
 pub(crate) use calls::CallBatchStatus;
+pub(crate) use input::RawMessageResult;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -126,6 +128,8 @@ pub(crate) struct SessionPolicy {
     pub(crate) tool_call_mode: ToolCallMode,
     /// True if the number of concurrent calls of a response is limited, so that its calls run together.
     pub(crate) has_call_limit: bool,
+    /// Maximum number of responses with calls without an input of the user or a request of the application.
+    pub(crate) max_call_rounds: u32,
     /// Longest time that a demanded response waits for the end of the user's speech.
     pub(crate) speech_hold: Duration,
     pub(crate) playback_source: PlaybackSource,
@@ -177,6 +181,7 @@ impl Default for SessionPolicy {
             guardrail_debounce: 100,
             tool_call_mode: ToolCallMode::Background,
             has_call_limit: false,
+            max_call_rounds: 32,
             speech_hold: Duration::from_secs(10),
             playback_source: PlaybackSource::Clock,
             response_timeouts: ResponseTimeouts {
@@ -232,7 +237,8 @@ pub(crate) struct RealtimeMachine {
     pending_changes: VecDeque<PendingAgentChange>,
     /// The agents with which responses were requested, newest last.
     requesting_agents: VecDeque<(CommandId, AgentSetup)>,
-    turns: BTreeMap<ResponseId, ResponseTurn>,
+    /// Boxed, because a node of the map has room for eleven turns.
+    turns: BTreeMap<ResponseId, Box<ResponseTurn>>,
     /// Requests for responses outside the conversation that have not started.
     side_requests: BTreeMap<CommandId, Duration>,
     /// Responses that are not part of the conversation.
@@ -264,8 +270,12 @@ pub(crate) struct RealtimeMachine {
     items_since_calls: Vec<ItemId>,
     /// Number of consecutive responses that were rejected by a guardrail and followed up.
     follow_ups: u32,
+    /// Number of responses with calls since the last input of the user or request of the application.
+    call_rounds: u32,
     command_count: u64,
     item_count: u64,
+    /// True if the session ends: no call begins any more.
+    is_ending: bool,
     metrics: SessionMetrics,
     spending: SessionSpending,
 }
@@ -313,8 +323,10 @@ impl RealtimeMachine {
             response_requested_at: None,
             items_since_calls: Vec::new(),
             follow_ups: 0,
+            call_rounds: 0,
             command_count: 0,
             item_count: 0,
+            is_ending: false,
             metrics: SessionMetrics::default(),
             spending: SessionSpending::default(),
         }
@@ -411,7 +423,7 @@ impl RealtimeMachine {
         let is_wanted = active
             .as_ref()
             .and_then(|active| self.turns.get(active))
-            .is_some_and(ResponseTurn::is_wanted_after_loss);
+            .is_some_and(|turn| turn.is_wanted_after_loss());
         if self.interrupt_playback(None) == 0 && active.is_some() {
             self.report_heard_interruption(active.as_ref());
         }

@@ -65,6 +65,7 @@ impl RealtimeMachine {
             RealtimeModelEvent::SpeechStopped { .. } => {
                 self.user_speech.end();
                 self.follow_ups = 0;
+                self.call_rounds = 0;
                 self.response_requested_at = Some(self.now);
                 self.emit_event(RealtimeEvent::SpeechStopped);
             }

@@ -76,30 +76,59 @@ impl PlaybackTracker {
         content_index: u32,
         bytes: u64,
     ) {
-        let place = match self.track_index(item, content_index) {
-            Some(place) => place,
-            None => {
-                if self.tracks.len() == MAX_TRACKS {
-                    self.tracks.pop_front();
-                }
-                self.tracks.push_back(PlaybackTrack {
-                    response: response.clone(),
-                    item: item.clone(),
-                    content_index,
-                    bytes: 0,
-                    reported_ms: 0,
-                    is_complete: false,
-                    truncated_at_ms: None,
-                });
-                self.tracks.len() - 1
-            }
-        };
+        let place = self.begin_track(response, item, content_index);
         let track = &mut self.tracks[place];
         track.bytes += bytes;
         if track.truncated_at_ms.is_none() {
             let micros = bytes * 1000 / self.format.bytes_per_ms();
             self.drained_at = self.drained_at.max(now) + Duration::from_micros(micros);
         }
+    }
+
+    /// Records received speech that the application does not have yet: it is unheard until it is released.
+    pub(crate) fn record_held(&mut self, response: &ResponseId, item: &ItemId, content_index: u32) {
+        self.begin_track(response, item, content_index);
+    }
+
+    /// Records received speech that the application never gets. Returns true if none of the content part was played, and
+    /// this is its first speech.
+    pub(crate) fn record_suppressed(
+        &mut self,
+        response: &ResponseId,
+        item: &ItemId,
+        content_index: u32,
+        bytes: u64,
+    ) -> bool {
+        let is_new = self.track_index(item, content_index).is_none();
+        let place = self.begin_track(response, item, content_index);
+        let track = &mut self.tracks[place];
+        if is_new {
+            track.truncated_at_ms = Some(0);
+        }
+        if track.truncated_at_ms.is_some() {
+            track.bytes += bytes;
+        }
+        is_new
+    }
+
+    /// Returns the index of the track of a content part, which is created if it is new.
+    fn begin_track(&mut self, response: &ResponseId, item: &ItemId, content_index: u32) -> usize {
+        if let Some(place) = self.track_index(item, content_index) {
+            return place;
+        }
+        if self.tracks.len() == MAX_TRACKS {
+            self.tracks.pop_front();
+        }
+        self.tracks.push_back(PlaybackTrack {
+            response: response.clone(),
+            item: item.clone(),
+            content_index,
+            bytes: 0,
+            reported_ms: 0,
+            is_complete: false,
+            truncated_at_ms: None,
+        });
+        self.tracks.len() - 1
     }
 
     /// Records that the speech of a content part is complete.
@@ -230,10 +259,12 @@ pub(crate) fn heard_text(whole: &str, heard: PlaybackPosition) -> String {
         true => heard.received_ms,
         false => heard.received_ms.max(letters * MIN_MS_PER_CHARACTER),
     };
+    // Nothing was heard of speech that was never released.
+    let length = length.max(1);
     if heard.heard_ms >= length {
         return whole.to_owned();
     }
-    let kept = usize::try_from(letters * heard.heard_ms / length.max(1)).unwrap_or(usize::MAX);
+    let kept = usize::try_from(letters * heard.heard_ms / length).unwrap_or(usize::MAX);
     let end = whole.char_indices().nth(kept).map_or(whole.len(), |(at, _)| at);
     let is_whole_word = whole[end..].starts_with(char::is_whitespace);
     let end = if is_whole_word { end } else { whole[..end].rfind(char::is_whitespace).unwrap_or(0) };

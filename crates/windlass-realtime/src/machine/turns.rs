@@ -154,7 +154,7 @@ impl RealtimeMachine {
         let agent_name = agent.activation.name.clone();
         self.turns.insert(
             response.clone(),
-            ResponseTurn {
+            Box::new(ResponseTurn {
                 agent,
                 connection: self.connection_number,
                 started_at: self.now,
@@ -178,7 +178,7 @@ impl RealtimeMachine {
                 calls_due_at: None,
                 run_count: 0,
                 end: None,
-            },
+            }),
         );
         self.newest_response = Some(response.clone());
         self.note_response_start(&response);
@@ -271,8 +271,12 @@ impl RealtimeMachine {
         if turn.is_suppressed {
             self.metrics.suppressed_output_chunks += 1;
             let AudioChunk { response, item, content_index, bytes } = &chunk;
-            self.playback.record_received(self.now, response, item, *content_index, bytes.len() as u64);
+            let bytes = bytes.len() as u64;
+            if self.playback.record_suppressed(response, item, *content_index, bytes) {
+                self.truncate_item(response, item, *content_index, 0);
+            }
         } else if self.policy.audio_release == AudioRelease::AfterGuardrails && turn.agent.has_guardrails {
+            self.playback.record_held(&chunk.response, &chunk.item, chunk.content_index);
             turn.held_audio.push((turn.character_count, chunk));
         } else {
             self.play_chunk(chunk);
@@ -464,6 +468,11 @@ impl RealtimeMachine {
             return self.remember_ended_response(response);
         }
         self.scheduler.on_response_ended(self.now, response);
+        let is_held = self.turns.get(response).is_some_and(|turn| !turn.held_audio.is_empty());
+        if is_held && status == ResponseStatus::Cancelled {
+            // What was stopped before it was released is never heard.
+            self.interrupt_playback(Some(response));
+        }
         if status == ResponseStatus::Completed {
             self.scheduler.record_complete_response();
         }
@@ -532,6 +541,15 @@ impl RealtimeMachine {
         self.accept_calls(from, calls, CallPermission::Denied);
     }
 
+    /// Settles a response that has ended, without the checks that are not complete. Its held speech is not released.
+    pub(super) fn settle_unchecked(&mut self, response: &ResponseId) {
+        if let Some(turn) = self.turns.get_mut(response) {
+            turn.pending_checks = 0;
+            turn.suppress_output();
+        }
+        self.settle_turn(response);
+    }
+
     /// Settles a response that has ended and whose checks are complete: releases its speech, reports its end,
     /// and accepts its calls.
     fn settle_turn(&mut self, response: &ResponseId) {
@@ -554,7 +572,7 @@ impl RealtimeMachine {
             late_calls,
             mut run_count,
             ..
-        }) = self.turns.remove(response)
+        }) = self.turns.remove(response).map(|turn| *turn)
         else {
             return;
         };
@@ -567,7 +585,8 @@ impl RealtimeMachine {
         // Calls that were complete when the end of the response was lost are made.
         let is_whole = matches!(status, ResponseStatus::Completed | ResponseStatus::Unknown)
             && !is_tripped
-            && !self.is_finishing();
+            && !self.is_finishing()
+            && !self.is_ending;
         let permission = if is_whole { CallPermission::Allowed } else { CallPermission::Denied };
         let agent_name = agent.activation.name.clone();
         let tokens = usage.map(|usage| usage.total);

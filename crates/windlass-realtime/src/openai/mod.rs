@@ -40,8 +40,9 @@ const DEFAULT_PING_INTERVAL: Duration = Duration::from_secs(20);
 /// Shortest silence after which the server is pinged.
 const MIN_PING_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Size of the read buffer. It is held for the whole session, and a chunk of speech is a few kilobytes.
-const READ_BUFFER_SIZE: usize = 16 * 1024;
+/// Size of the read buffer. It is held for the whole session, and every poll of the socket clears the free part of it. A
+/// message with 100 ms of speech has 6.6 kilobytes.
+const READ_BUFFER_SIZE: usize = 8 * 1024;
 
 /// A realtime model behind OpenAI's Realtime API.
 #[derive(Clone)]

@@ -26,19 +26,22 @@ struct SentState {
     fields: Map<String, Value>,
 }
 
-/// The parts of a configuration that tell two agents apart.
+/// A configuration as it was sent.
 #[derive(Clone, Debug, PartialEq)]
 struct ConfigurationContent {
-    instructions: Option<String>,
-    tools: Option<Vec<Value>>,
+    /// Every field.
+    fields: Map<String, Value>,
+    /// The fields that tell two configurations apart: without those that a provider accepts once, and without those that
+    /// have the provider's default.
+    identity: Map<String, Value>,
 }
 
 /// The content of an acknowledged configuration.
 #[derive(Clone, Debug, PartialEq)]
 struct AcknowledgedContent {
     sent: ConfigurationContent,
-    /// The content as the provider repeated it.
-    echo: ConfigurationContent,
+    /// The session as the provider repeated it.
+    echo: Value,
 }
 
 /// The configuration that an acknowledgement belongs to.
@@ -63,30 +66,37 @@ const ONCE_FIELDS: [&str; 1] = ["tracing"];
 
 impl ConfigurationContent {
     fn of_session(session: &Value) -> Self {
-        let name = |tool: &Value| tool["name"].clone();
-        Self {
-            instructions: session["instructions"].as_str().map(str::to_owned),
-            tools: session["tools"].as_array().map(|tools| tools.iter().map(name).collect()),
-        }
+        let fields = session.as_object().cloned().unwrap_or_default();
+        let has_meaning = |(key, value): &(&String, &Value)| {
+            !ONCE_FIELDS.contains(&key.as_str()) && **value != reset_value(key)
+        };
+        let identity = fields.iter().filter(has_meaning);
+        Self { identity: identity.map(|(key, value)| (key.clone(), value.clone())).collect(), fields }
     }
 
-    /// Returns true if the provider repeats this content. Parts that one side does not mention are not compared.
-    fn is_repeated_by(&self, echo: &Self) -> bool {
-        let has_same = |sent: &Option<String>, echo: &Option<String>| match (sent, echo) {
-            (Some(sent), Some(echo)) => sent == echo,
-            _ => true,
-        };
-        let has_same_tools = match (&self.tools, &echo.tools) {
-            (Some(sent), Some(echo)) => sent == echo,
-            _ => true,
-        };
-        has_same(&self.instructions, &echo.instructions) && has_same_tools
+    /// Returns true if the provider repeats this content. Fields that it does not mention are not compared.
+    fn is_repeated_by(&self, echo: &Value) -> bool {
+        self.fields.iter().all(|(key, sent)| echo.get(key).is_none_or(|echo| is_same_value(sent, echo)))
+    }
+}
+
+/// Returns true if the provider repeats a value. It may add fields of its own to an object, or leave fields out.
+fn is_same_value(sent: &Value, echo: &Value) -> bool {
+    match (sent, echo) {
+        (Value::Object(sent), Value::Object(echo)) => {
+            sent.iter().all(|(key, value)| echo.get(key).is_none_or(|echo| is_same_value(value, echo)))
+        }
+        (Value::Array(sent), Value::Array(echo)) => {
+            sent.len() == echo.len() && sent.iter().zip(echo).all(|(sent, echo)| is_same_value(sent, echo))
+        }
+        (Value::Number(sent), Value::Number(echo)) => sent.as_f64() == echo.as_f64(),
+        (sent, echo) => sent == echo,
     }
 }
 
 impl SentState {
     /// Remembers an acknowledgement, so that it is not taken for that of another configuration if it is repeated.
-    fn remember_acknowledged(&mut self, sent: ConfigurationContent, echo: ConfigurationContent) {
+    fn remember_acknowledged(&mut self, sent: ConfigurationContent, echo: Value) {
         let new = AcknowledgedContent { sent, echo };
         self.acknowledged.retain(|known| *known != new);
         if self.acknowledged.len() >= MAX_ACKNOWLEDGED {
@@ -95,12 +105,15 @@ impl SentState {
         self.acknowledged.push_back(new);
     }
 
-    /// Returns true if a provider that changes what it repeats can mean this configuration: the acknowledgement was not
-    /// seen before, or it was that of an equal configuration.
-    fn can_mean(&self, content: &ConfigurationContent, echo: &ConfigurationContent) -> bool {
-        let is_seen = |known: &&AcknowledgedContent| known.echo == *echo || known.sent.is_repeated_by(echo);
-        let mut seen = self.acknowledged.iter().filter(is_seen).peekable();
-        seen.peek().is_none() || seen.any(|known| known.sent == *content)
+    /// Returns true if an acknowledgement cannot be a repeated one of another configuration: it was not seen before, or it
+    /// was that of an equal configuration.
+    fn is_new_for(
+        &self,
+        content: &ConfigurationContent,
+        is_seen: impl Fn(&AcknowledgedContent) -> bool,
+    ) -> bool {
+        let mut seen = self.acknowledged.iter().filter(|known| is_seen(known)).peekable();
+        seen.peek().is_none() || seen.any(|known| known.sent.identity == content.identity)
     }
 }
 
@@ -137,13 +150,17 @@ impl SentConfigurations {
     /// Identifies an acknowledgement by the configuration that it repeats.
     pub(super) fn acknowledge(&self, session: &Value) -> Acknowledgement {
         let mut state = lock(&self.state);
-        let echo = ConfigurationContent::of_session(session);
-        if echo.instructions.is_none() && echo.tools.is_none() {
+        if session["instructions"].is_null() && session["tools"].is_null() {
             return Acknowledgement::Unidentified;
         }
-        // Of several configurations with this content, the newest counts: all of them are in force.
+        let echo = session.clone();
+        // Of several configurations with this content, the newest counts: all of them are in force. Two configurations may
+        // differ in a field that the provider does not repeat; then the same words are no proof of the second one.
         let is_it = |(_, content): &(CommandId, ConfigurationContent)| content.is_repeated_by(&echo);
         if let Some((command, content)) = state.unacknowledged.iter().rfind(|sent| is_it(sent)).cloned() {
+            if !state.is_new_for(&content, |known| known.echo == echo) {
+                return Acknowledgement::NotOurs;
+            }
             state.unacknowledged.retain(|sent| !is_it(sent));
             state.remember_acknowledged(content, echo);
             return Acknowledgement::Identified(command);
@@ -153,7 +170,7 @@ impl SentConfigurations {
             [only] => only.clone(),
             _ => return Acknowledgement::NotOurs,
         };
-        if !state.can_mean(&content, &echo) {
+        if !state.is_new_for(&content, |known| known.echo == echo || known.sent.is_repeated_by(&echo)) {
             return Acknowledgement::NotOurs;
         }
         state.unacknowledged.clear();

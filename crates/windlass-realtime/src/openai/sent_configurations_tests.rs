@@ -67,3 +67,50 @@ fn fields_of_the_agent_before_are_reset_and_tracing_is_sent_once() {
         json!({ "instructions": "", "tool_choice": "auto", "tools": [] })
     );
 }
+
+/// Agents with the same instructions and the same names of tools differ in the schema of a tool or in another field. The
+/// provider drops the change and repeats its last acknowledgement.
+#[test]
+fn the_acknowledgement_of_a_twin_is_not_taken_for_the_change() {
+    let tool =
+        |field: &str| json!([{ "type": "function", "name": "pay", "parameters": { "required": [field] } }]);
+    let first = json!({ "instructions": "A", "tools": tool("card"), "tool_choice": "auto", "max_output_tokens": 100 });
+    let mut twins = vec![first.clone(); 3];
+    twins[0]["tools"] = tool("iban");
+    twins[1]["tool_choice"] = "required".into();
+    twins[2]["max_output_tokens"] = 200.into();
+    for twin in twins {
+        let sent = SentConfigurations::default();
+        // The provider adds fields of its own, and writes numbers in its own way.
+        let echo = |session: &serde_json::Value| {
+            let mut echo = session.clone();
+            echo["id"] = "sess_1".into();
+            echo["max_output_tokens"] = session["max_output_tokens"].as_f64().into();
+            echo
+        };
+        send(&sent, "a", first.clone());
+        assert_eq!(sent.acknowledge(&echo(&first)), identified("a"));
+        send(&sent, "b", twin.clone());
+        assert_eq!(sent.acknowledge(&echo(&first)), Acknowledgement::NotOurs, "{twin}");
+        assert_eq!(sent.acknowledge(&echo(&twin)), identified("b"));
+        // Back to the first agent, whose configuration has other resets now.
+        send(&sent, "c", first.clone());
+        assert_eq!(sent.acknowledge(&echo(&twin)), Acknowledgement::NotOurs, "{twin}");
+        assert_eq!(sent.acknowledge(&echo(&first)), identified("c"));
+    }
+}
+
+/// The provider does not repeat the field in which two agents differ: its words are no proof of the change.
+#[test]
+fn a_difference_that_is_not_repeated_is_not_believed() {
+    let sent = SentConfigurations::default();
+    let echo = json!({ "instructions": "A", "tools": [] });
+    send(&sent, "a", json!({ "instructions": "A", "tools": [], "tracing": "auto" }));
+    assert_eq!(sent.acknowledge(&echo), identified("a"));
+    send(&sent, "b", json!({ "instructions": "A", "tools": [], "temperature": 1 }));
+    assert_eq!(sent.acknowledge(&echo), Acknowledgement::NotOurs);
+    sent.forget_rejected(&CommandId::from("b"));
+    // The first configuration is restored; it has no tracing and resets the temperature.
+    send(&sent, "c", json!({ "instructions": "A", "tools": [] }));
+    assert_eq!(sent.acknowledge(&echo), identified("c"));
+}

@@ -90,7 +90,8 @@ impl BrowserRelay {
         self.show_calls()
     }
 
-    /// Sets the function that writes the display of a held call; [`CallDisplay::new`] by default. It is called again
+    /// Sets the function that writes the display of a held call; [`CallDisplay::new`] by default. The relay adds what the
+    /// tool saw ([`RealtimeSession::call_evidence`]). It is called again
     /// before a decision is accepted, and a call whose display has changed is displayed anew.
     #[must_use]
     pub fn call_display(mut self, write: impl Fn(&HeldCall) -> CallDisplay + Send + Sync + 'static) -> Self {
@@ -128,6 +129,16 @@ impl std::fmt::Debug for BrowserRelay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("BrowserRelay").field("decided_by", &self.decided_by).finish_non_exhaustive()
     }
+}
+
+/// The message about a call that a person cannot see as its tool saw it.
+const EVIDENCE_UNREADABLE: &str = "what the tool saw cannot be displayed, so the call can only be rejected";
+
+/// The state of what a tool saw, on the display of its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EvidenceState {
+    Displayed,
+    Unreadable,
 }
 
 /// A relay loop has no result but its end.
@@ -184,7 +195,7 @@ where
             "can_decide": self.relay.decided_by.is_some(),
         });
         self.client.send_json(&ready).await?;
-        let history = self.session.history().await.map_err(session_ended)?;
+        let history = self.session.redacted_history().await.map_err(session_ended)?;
         for item in history.items() {
             if let Some(value) = self.encoder.encode_item(item) {
                 self.client.send_json(&value).await?;
@@ -253,7 +264,7 @@ where
         if self.relay.visibility == CallVisibility::Hidden {
             return Ok(());
         }
-        let display = (self.relay.write_display)(&held);
+        let (display, _) = self.write_display(&held).await;
         let can_decide = self.relay.decided_by.is_some();
         let value = encode_held_call(held.run.as_str(), &held.pending, &display, can_decide);
         if self.displayed.len() >= MAX_DISPLAYED_CALLS {
@@ -261,6 +272,20 @@ where
         }
         self.displayed.insert(display.digest.to_string(), held);
         self.client.send_json(&value).await
+    }
+
+    /// Returns the display of a call with what its tool saw, and whether that could be read.
+    async fn write_display(&self, held: &HeldCall) -> (CallDisplay, EvidenceState) {
+        let mut display = (self.relay.write_display)(held);
+        match self.session.call_evidence(held).await {
+            Ok(None) => (display, EvidenceState::Displayed),
+            Ok(Some(evidence)) => (display.with_evidence(&evidence), EvidenceState::Displayed),
+            Err(error) => {
+                tracing::warn!(%error, call = %held.pending.path, "the evidence of a call cannot be read");
+                display.lines.push(format!("{EVIDENCE_UNREADABLE}: {error}"));
+                (display, EvidenceState::Unreadable)
+            }
+        }
     }
 
     async fn on_message(&mut self, message: RelayMessage) -> Result<(), RelayEnd> {
@@ -308,7 +333,10 @@ where
         let Some(held) = self.displayed.get(digest).cloned() else {
             return self.refuse("no displayed call has this digest").await;
         };
-        let display = (self.relay.write_display)(&held);
+        let (display, evidence) = self.write_display(&held).await;
+        if evidence == EvidenceState::Unreadable && !matches!(decision, BrowserDecision::Reject { .. }) {
+            return self.refuse(EVIDENCE_UNREADABLE).await;
+        }
         if display.digest.to_string() != digest {
             self.displayed.remove(digest);
             self.display_call(held).await?;

@@ -258,6 +258,7 @@ pub(super) fn encode_held_call(
         "agent": safe_line(pending.agent.as_str()),
         "reason": reason,
         "lines": lines,
+        "picture": display.picture,
         "digest": display.digest.to_string(),
         "offers_standing": display.offers_standing,
         "can_decide": can_decide,

@@ -5,12 +5,15 @@ use windlass::core::decision::{DecisionScope, HoldReason};
 use windlass_text::SafeText;
 
 use crate::event::HeldCall;
+use crate::session::HeldCallEvidence;
 
 /// A held call as a client displays it. It leaves nothing out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallDisplay {
     /// The lines to display. A relay escapes hidden characters in them.
     pub lines: Vec<String>,
+    /// A picture of what the tool saw, as a `data:` URL. The page that displays it loads nothing else.
+    pub picture: Option<String>,
     /// The digest of the displayed text, which the journal records with the decision.
     pub digest: Digest,
     /// True if a decision may also cover later calls of the tool.
@@ -51,6 +54,17 @@ impl CallDisplay {
             &lines.join("\n"),
         ]);
         let offers_standing = pending.max_approval_scope == DecisionScope::ToolForRun;
-        Self { lines, digest, offers_standing }
+        Self { lines, picture: None, digest, offers_standing }
+    }
+
+    /// Adds what the tool saw when its call was held. The digest covers it, also the picture.
+    #[must_use]
+    pub fn with_evidence(mut self, evidence: &HeldCallEvidence) -> Self {
+        let HeldCallEvidence { evidence, picture } = evidence;
+        self.lines.extend(evidence.summary.lines().map(str::to_owned));
+        self.picture.clone_from(picture);
+        let (before, seen) = (self.digest.to_string(), evidence.digest().to_string());
+        self.digest = Digest::of_parts(&["windlass relay evidence", &before, &seen]);
+        self
     }
 }

@@ -1,14 +1,15 @@
 //! The task that owns a session: its state machine, its connection, and every task it spawned.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
-use windlass::agent::{Agent, GuardrailResult, ResolvedAgent, SharedReceipts};
+use windlass::agent::{Agent, GuardrailResult, ResolvedAgent, SharedConversation};
 use windlass::core::budget::ReachedBudget;
 use windlass::core::decision::PendingCall;
 use windlass::core::id::{CallId, RunId};
@@ -18,7 +19,7 @@ use windlass::price::PriceList;
 use windlass::store::{ApproverSigner, Store};
 
 use super::agent_change::AgentResolution;
-use super::budgeted_requests::{BudgetedRequests, RequestNotice};
+use super::budgeted_requests::{BudgetedRequests, RequestNotice, next_request_notice};
 use super::builder::{GuardrailFailurePolicy, ReconnectPolicy, SessionStartError};
 use super::call_runs::{CallBatchRun, RunNotice};
 use super::close::{CloseReport, SessionEndGuard};
@@ -29,7 +30,7 @@ use super::connection::{
 use super::decisions::SessionDecision;
 use super::handle::SharedSession;
 use super::outbox::CommandOutbox;
-use super::redaction::SecretOutputs;
+use super::redaction::RedactedCalls;
 use super::requests::SessionRequest;
 use crate::event::{CloseReason, RealtimeError, RealtimeEvent};
 use crate::id::ResponseId;
@@ -103,6 +104,9 @@ impl<C> Default for ActorConfig<C> {
     }
 }
 
+/// Number of events after which sources of a lower priority have their turn, so that a flood starves nobody.
+const MAX_EVENTS_IN_ROW: u32 = 16;
+
 /// The fixed parts of a session, and its position in the journal.
 pub(super) struct SessionContext<C> {
     pub(super) app_context: Arc<C>,
@@ -110,7 +114,7 @@ pub(super) struct SessionContext<C> {
     pub(super) settings: RealtimeSettings,
     pub(super) session_id: RunId,
     pub(super) root_agent: Agent<C>,
-    pub(super) receipts: SharedReceipts,
+    pub(super) conversation: SharedConversation,
     pub(super) next_entry_index: u64,
 }
 
@@ -133,13 +137,15 @@ pub(super) struct SessionActor<C> {
     pub(super) next_activation: u32,
     pub(super) runs: BTreeMap<RunId, CallBatchRun>,
     pub(super) standing_decisions: Vec<SessionDecision>,
-    pub(super) secret_outputs: SecretOutputs,
+    pub(super) redacted_calls: RedactedCalls,
     pub(super) notices: mpsc::Receiver<RunNotice>,
     pub(super) notice_sender: mpsc::Sender<RunNotice>,
     pub(super) background_tasks: JoinSet<()>,
     pub(super) check_tasks: JoinSet<Vec<GuardrailResult>>,
     pub(super) pending_checks: BTreeMap<Id, (ResponseId, Arc<str>)>,
     pub(super) resolve_tasks: JoinSet<AgentResolution<C>>,
+    /// The changes that were requested, in this order, with the agents that are resolved.
+    pub(super) requested_changes: VecDeque<(Id, Option<AgentResolution<C>>)>,
     pub(super) pending_change_replies: BTreeMap<u32, oneshot::Sender<Result<(), String>>>,
     pub(super) outbox: Option<CommandOutbox>,
     pub(super) model_events: Option<Box<dyn ModelEventSource>>,
@@ -150,9 +156,11 @@ pub(super) struct SessionActor<C> {
     pub(super) budget_question: Option<(RunId, ReachedBudget)>,
     /// The layer of the model requests inside calls, if the session has a budget.
     pub(super) budgeted_requests: Option<BudgetedRequests>,
-    request_notices: mpsc::UnboundedReceiver<RequestNotice>,
+    request_notices: Option<mpsc::Receiver<RequestNotice>>,
     /// Model requests inside calls that wait for their reservation.
     waiting_requests: BTreeMap<CallId, oneshot::Sender<Result<(), ReachedBudget>>>,
+    /// Number of events since a request, a timeout and the model had their turn.
+    events_in_row: u32,
     started_at: Instant,
     pub(super) close_reason: Option<CloseReason>,
 }
@@ -164,7 +172,7 @@ enum ActorEvent<C> {
     RunNotice(RunNotice),
     RequestNotice(RequestNotice),
     CheckFinished(Result<(Id, Vec<GuardrailResult>), tokio::task::JoinError>),
-    AgentResolved(Result<AgentResolution<C>, tokio::task::JoinError>),
+    AgentResolved(Result<(Id, AgentResolution<C>), tokio::task::JoinError>),
     SessionRequest(Option<SessionRequest<C>>),
     ReconnectFinished(ReconnectResult),
     Tick,
@@ -179,12 +187,12 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         context: SessionContext<C>,
     ) -> Self {
         let (notice_sender, notices) = mpsc::channel(256);
-        let (request_sender, request_notices) = mpsc::unbounded_channel();
-        let budgeted_requests = config.has_budget.then(|| BudgetedRequests {
-            notices: request_sender,
-            prices: config.prices.clone(),
-            count: Arc::default(),
-        });
+        let (budgeted_requests, request_notices) = if config.has_budget {
+            let (layer, receiver) = BudgetedRequests::new(config.prices.clone());
+            (Some(layer), Some(receiver))
+        } else {
+            (None, None)
+        };
         Self {
             machine,
             channels,
@@ -194,13 +202,14 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             next_activation: 1,
             runs: BTreeMap::new(),
             standing_decisions: Vec::new(),
-            secret_outputs: SecretOutputs::default(),
+            redacted_calls: RedactedCalls::default(),
             notices,
             notice_sender,
             background_tasks: JoinSet::new(),
             check_tasks: JoinSet::new(),
             pending_checks: BTreeMap::new(),
             resolve_tasks: JoinSet::new(),
+            requested_changes: VecDeque::new(),
             pending_change_replies: BTreeMap::new(),
             outbox: None,
             model_events: None,
@@ -210,6 +219,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             budgeted_requests,
             request_notices,
             waiting_requests: BTreeMap::new(),
+            events_in_row: 0,
             started_at: Instant::now(),
             close_reason: None,
         }
@@ -251,6 +261,29 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         drop(guard);
     }
 
+    /// Returns an event of a lower priority, if one is ready and it is its turn: others must not starve it.
+    async fn next_starved_event(&mut self, deadline: Option<Instant>) -> Option<ActorEvent<C>> {
+        tokio::task::coop::consume_budget().await;
+        if self.channels.shared.close_token.is_cancelled() {
+            return None;
+        }
+        self.events_in_row += 1;
+        if self.events_in_row == MAX_EVENTS_IN_ROW && deadline.is_some_and(|at| Instant::now() >= at) {
+            return Some(ActorEvent::Tick);
+        }
+        if self.events_in_row == MAX_EVENTS_IN_ROW + 1
+            && let Ok(request) = self.channels.requests.try_recv()
+        {
+            return Some(ActorEvent::SessionRequest(Some(request)));
+        }
+        if self.events_in_row > MAX_EVENTS_IN_ROW + 1 {
+            self.events_in_row = 0;
+            let input = next_model_event(&mut self.model_events).now_or_never().flatten();
+            return input.map(ActorEvent::ConnectionInput);
+        }
+        None
+    }
+
     /// Waits for the next event.
     async fn next_event(&mut self, ready_by: Instant) -> ActorEvent<C> {
         let deadline = self.machine.deadline().and_then(|deadline| self.started_at.checked_add(deadline));
@@ -258,6 +291,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             Some(_) => Some(deadline.map_or(ready_by, |deadline| deadline.min(ready_by))),
             None => deadline,
         };
+        if let Some(event) = self.next_starved_event(deadline).await {
+            return event;
+        }
         let Self {
             channels,
             model_events,
@@ -274,9 +310,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             biased;
             () = channels.shared.close_token.cancelled() => ActorEvent::CloseRequested,
             Some(notice) = notices.recv() => ActorEvent::RunNotice(notice),
-            Some(notice) = request_notices.recv() => ActorEvent::RequestNotice(notice),
+            Some(notice) = next_request_notice(request_notices) => ActorEvent::RequestNotice(notice),
             Some(done) = check_tasks.join_next_with_id() => ActorEvent::CheckFinished(done),
-            Some(done) = resolve_tasks.join_next() => ActorEvent::AgentResolved(done),
+            Some(done) = resolve_tasks.join_next_with_id() => ActorEvent::AgentResolved(done),
             Some(input) = wait_write_failure(outbox) => ActorEvent::ConnectionInput(input),
             Some(input) = next_model_event(model_events) => ActorEvent::ConnectionInput(input),
             Some(result) = wait_reconnect(reconnect_future, reconnect_history) => ActorEvent::ReconnectFinished(result),
@@ -293,7 +329,8 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 machine.queue_model_request(request.clone(), estimate);
                 self.waiting_requests.insert(request, reply);
             }
-            RequestNotice::Ended { request, usage } => {
+            RequestNotice::Ended { request, usage, permit } => {
+                drop(permit);
                 machine.on_model_request_ended(request.clone(), usage);
                 self.waiting_requests.remove(&request);
             }
@@ -302,7 +339,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
 
     /// Refuses the model requests inside calls that wait for their reservation.
     pub(super) fn drop_waiting_requests(&mut self) {
-        self.request_notices.close();
+        if let Some(notices) = &mut self.request_notices {
+            notices.close();
+        }
         self.waiting_requests.clear();
     }
 
@@ -314,18 +353,17 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     pub(super) async fn execute_effects(&mut self) {
         loop {
             let now = self.elapsed();
-            let effects = self.machine.advance_to(now).take_effects();
+            let mut effects = self.machine.advance_to(now).take_effects();
             if effects.is_empty() {
                 return;
             }
             // Journal entries are written ahead: they are durable before any other effect of the batch happens.
-            let entries: Vec<_> = effects
-                .iter()
-                .filter_map(|effect| match effect {
-                    SessionEffect::AppendJournal(entry) => Some(entry.clone()),
-                    _ => None,
-                })
-                .collect();
+            let is_entry = |effect: &mut SessionEffect| matches!(effect, SessionEffect::AppendJournal(_));
+            let entries = effects.extract_if(.., is_entry).filter_map(|effect| match effect {
+                SessionEffect::AppendJournal(entry) => Some(entry),
+                _ => None,
+            });
+            let entries = entries.collect();
             self.append_journal(entries).await;
             for effect in effects {
                 match effect {
@@ -341,11 +379,11 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                             None => {}
                         }
                     }
-                    SessionEffect::EmitEvent(event) => self.channels.shared.fanout.publish(&event),
+                    SessionEffect::EmitEvent(event) => self.emit_event(event),
                     SessionEffect::ExecuteCalls(batch) if self.close_reason.is_none() => {
                         self.execute_batch(batch)
                     }
-                    SessionEffect::ExecuteCalls(_) => {}
+                    SessionEffect::ExecuteCalls(batch) => self.machine.forget_batch(&batch.run),
                     SessionEffect::CheckTranscript(check) => self.start_check(check),
                     SessionEffect::AskForBudget(question) if self.close_reason.is_none() => {
                         self.ask_for_budget(question).await
@@ -378,9 +416,10 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
 
     /// Appends entries to the journal. If that fails, the session ends before it does anything unrecorded.
     pub(super) async fn append_journal(&mut self, entries: Vec<RealtimeEntry>) {
+        // The secrets of calls are registered even if there is no journal, for the events.
+        let entries: Vec<_> = entries.into_iter().map(|entry| self.redact_entry(entry)).collect();
         let Some(journal) = self.config.journal.clone().filter(|_| !entries.is_empty()) else { return };
         let count = entries.len() as u64;
-        let entries = entries.into_iter().map(|entry| self.redact_entry(entry)).collect();
         let appending = journal.append(&self.context.session_id, self.context.next_entry_index, entries);
         let timeout = self.config.ready_timeout;
         let appended = match tokio::time::timeout(timeout, appending).await {
@@ -399,7 +438,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     }
 
     pub(super) fn emit_event(&self, event: RealtimeEvent) {
-        self.channels.shared.fanout.publish(&event);
+        self.channels.shared.fanout.publish(&self.redact_event(event));
     }
 
     pub(super) fn metrics(&self) -> SessionMetrics {

@@ -1,6 +1,7 @@
 //! Agent changes: the new agent is resolved once, and then becomes current.
 
 use tokio::sync::oneshot;
+use tokio::task::Id;
 use windlass::agent::{Agent, ResolvedAgent};
 use windlass::core::id::AgentName;
 
@@ -16,6 +17,8 @@ pub(super) struct AgentResolution<C> {
     result: Result<ResolvedAgent<C>, String>,
 }
 
+/// Maximum number of agent changes that are requested and not in force.
+const MAX_PENDING_CHANGES: usize = 64;
 /// Number of resolved agents kept. Fewer responses than that are open at once.
 const MAX_RESOLVED_AGENTS: usize = 128;
 
@@ -27,9 +30,13 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         cause: AgentChangeCause,
         reply: Option<oneshot::Sender<Result<(), String>>>,
     ) {
+        if self.requested_changes.len() + self.machine.pending_change_count() >= MAX_PENDING_CHANGES {
+            let (name, result) = (agent.name().clone(), Err("too many changes are waiting".to_owned()));
+            return self.apply_change(AgentResolution { name, cause, reply, result });
+        }
         let (session, app) = (self.context.session_id.clone(), self.context.app_context.clone());
         let (known, timeout) = (self.config.known_agents.clone(), self.config.ready_timeout);
-        self.resolve_tasks.spawn(async move {
+        let task = self.resolve_tasks.spawn(async move {
             let name = agent.name().clone();
             let resolving = agent.resolve_with_context(&session, app, &known);
             let result = match tokio::time::timeout(timeout, resolving).await {
@@ -38,10 +45,31 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             };
             AgentResolution { name, cause, reply, result }
         });
+        self.requested_changes.push_back((task.id(), None));
     }
 
-    pub(super) fn on_agent_resolved(&mut self, done: Result<AgentResolution<C>, tokio::task::JoinError>) {
-        let Ok(AgentResolution { name, cause, reply, result }) = done else { return };
+    /// Applies the changes that are resolved, in the order in which they were requested.
+    pub(super) fn on_agent_resolved(
+        &mut self,
+        done: Result<(Id, AgentResolution<C>), tokio::task::JoinError>,
+    ) {
+        match done {
+            Ok((id, resolution)) => {
+                if let Some((_, place)) = self.requested_changes.iter_mut().find(|(task, _)| *task == id) {
+                    *place = Some(resolution);
+                }
+            }
+            Err(error) => self.requested_changes.retain(|(task, _)| *task != error.id()),
+        }
+        while let Some((_, Some(_))) = self.requested_changes.front() {
+            if let Some((_, Some(resolution))) = self.requested_changes.pop_front() {
+                self.apply_change(resolution);
+            }
+        }
+    }
+
+    fn apply_change(&mut self, resolution: AgentResolution<C>) {
+        let AgentResolution { name, cause, reply, result } = resolution;
         let now = self.elapsed();
         let is_supported =
             |resolved: ResolvedAgent<C>| match check_agent_tools(&*self.context.model, &resolved) {

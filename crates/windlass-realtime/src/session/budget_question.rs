@@ -65,7 +65,8 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         }
         let items = item.to_item().map(Arc::new).into_iter().collect();
         let answer = ModelResponse { items, ..ModelResponse::default() };
-        let builder = resolved.execute_calls(Vec::new(), answer, &self.context.receipts).run_id(run.clone());
+        let builder =
+            resolved.execute_calls(Vec::new(), answer, &self.context.conversation).run_id(run.clone());
         self.start_run(run, activation, response, vec![call], builder, None);
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use windlass::core::budget::{BudgetSpending, ReachedBudget};
 use windlass::core::id::CallId;
 use windlass::core::usage::Usage;
@@ -15,20 +15,34 @@ use windlass::price::PriceList;
 /// Bytes of a token of text, for estimates.
 const BYTES_PER_TOKEN: u64 = 4;
 
+/// Maximum number of open model requests inside calls; further ones wait.
+const MAX_OPEN_REQUESTS: usize = 256;
+
 /// A message about a model request inside a call.
 pub(super) enum RequestNotice {
     /// It is about to be sent.
     Reserve { request: CallId, estimate: BudgetSpending, reply: oneshot::Sender<Result<(), ReachedBudget>> },
     /// It was answered, has failed, or nobody waits for it any more.
-    Ended { request: CallId, usage: Usage },
+    Ended { request: CallId, usage: Usage, permit: OwnedSemaphorePermit },
 }
 
 /// The layer that reserves each model request in the budget of the session.
 #[derive(Clone)]
 pub(super) struct BudgetedRequests {
-    pub(super) notices: mpsc::UnboundedSender<RequestNotice>,
+    notices: mpsc::Sender<RequestNotice>,
+    /// Permits of open requests. Each has room for its two notices.
+    permits: Arc<Semaphore>,
     pub(super) prices: Arc<PriceList>,
-    pub(super) count: Arc<AtomicU64>,
+    count: Arc<AtomicU64>,
+}
+
+impl BudgetedRequests {
+    /// Creates the layer, and the receiver of its notices.
+    pub(super) fn new(prices: Arc<PriceList>) -> (Self, mpsc::Receiver<RequestNotice>) {
+        let (notices, receiver) = mpsc::channel(2 * MAX_OPEN_REQUESTS);
+        let permits = Arc::new(Semaphore::new(MAX_OPEN_REQUESTS));
+        (Self { notices, permits, prices, count: Arc::default() }, receiver)
+    }
 }
 
 /// A request that is reported as ended when it is dropped.
@@ -36,14 +50,15 @@ struct OpenRequest<'a> {
     layer: &'a BudgetedRequests,
     request: CallId,
     usage: Usage,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
-        let _ = self
-            .layer
-            .notices
-            .send(RequestNotice::Ended { request: self.request.clone(), usage: self.usage });
+        let Some(permit) = self.permit.take() else { return };
+        let (request, usage) = (self.request.clone(), self.usage);
+        // The permit says that there is room.
+        let _ = self.layer.notices.try_send(RequestNotice::Ended { request, usage, permit });
     }
 }
 
@@ -60,9 +75,10 @@ impl ModelLayer for BudgetedRequests {
             let (reply, admitted) = oneshot::channel();
             let estimate = estimate_request(&request);
             let notice = RequestNotice::Reserve { request: id.clone(), estimate, reply };
-            let mut open = OpenRequest { layer: self, request: id, usage: Usage::default() };
             let ended = || ModelError::new("the session has ended");
-            self.notices.send(notice).map_err(|_| ended())?;
+            let permit = Some(self.permits.clone().acquire_owned().await.map_err(|_| ended())?);
+            let mut open = OpenRequest { layer: self, request: id, usage: Usage::default(), permit };
+            self.notices.send(notice).await.map_err(|_| ended())?;
             admitted.await.map_err(|_| ended())?.map_err(|reached| ModelError::new(reached.to_string()))?;
             open.usage = Usage::of_unknown_request();
             let answered = next.respond(request, deltas).await;
@@ -91,4 +107,11 @@ fn estimate_request(request: &ModelRequest<'_>) -> BudgetSpending {
         tokens: (bytes as u64 / BYTES_PER_TOKEN).saturating_add(output),
         ..BudgetSpending::default()
     }
+}
+
+/// Waits for the next notice; `None` if the session has no budget or no notice can come any more.
+pub(super) async fn next_request_notice(
+    notices: &mut Option<mpsc::Receiver<RequestNotice>>,
+) -> Option<RequestNotice> {
+    notices.as_mut()?.recv().await
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use windlass::agent::{Agent, ResolvedAgent, SharedReceipts};
+use windlass::agent::{Agent, ResolvedAgent, SharedConversation};
 use windlass::core::budget::{ReachedBudget, SpendingBudget};
 use windlass::core::decision::PendingCall;
 use windlass::core::id::{AgentName, RunId};
@@ -189,7 +189,7 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
         self
     }
 
-    /// Sets the timeout of a guardrail check.
+    /// Sets the timeout of each guardrail in a check. One that exceeds it fails; the others count.
     pub fn guardrail_timeout(mut self, timeout: Duration) -> Self {
         self.config.guardrail_timeout = clamp_duration(timeout);
         self
@@ -223,6 +223,13 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
     pub fn max_concurrent_calls(mut self, limit: usize) -> Self {
         self.config.max_concurrent_calls = Some(limit.max(1));
         self.policy.has_call_limit = true;
+        self
+    }
+
+    /// Sets the maximum number of responses with calls without an input of the user or a request of the application; 32 by
+    /// default. The calls of further responses are not made, and the session waits for the user.
+    pub fn max_call_rounds(mut self, limit: u32) -> Self {
+        self.policy.max_call_rounds = limit;
         self
     }
 
@@ -424,10 +431,11 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
             dropped_input: Default::default(),
             input_format: self.settings.input_format(),
             output_format: self.settings.output_format(),
+            store: self.config.store.clone(),
         });
         let handle = RealtimeSession::new(requests, shared.clone(), closed, self.session_id.clone());
         let (ready_sender, ready) = oneshot::channel();
-        let receipts = SharedReceipts::for_conversation(self.session_id.clone());
+        let conversation = SharedConversation::with_id(self.session_id.clone());
         let actor = SessionActor::new(
             machine,
             resolved,
@@ -444,7 +452,7 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
                 settings: self.settings,
                 session_id: self.session_id,
                 root_agent: self.agent,
-                receipts,
+                conversation,
                 next_entry_index: record.entry_count,
             },
         );

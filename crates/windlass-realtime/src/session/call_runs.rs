@@ -33,7 +33,7 @@ const CALL_NOT_PLANNED_TEXT: &str =
 pub(super) struct CallBatchRun {
     pub(super) activation: u32,
     response: ResponseId,
-    calls: Vec<CallId>,
+    pub(super) calls: Vec<CallId>,
     pub(super) cancel: CancelHandle,
     /// Present while the run waits for a person.
     pub(super) paused: Option<PausedRun>,
@@ -95,7 +95,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             ..ModelResponse::default()
         };
         let input = input.into_iter().map(Arc::new).collect();
-        let builder = resolved.execute_calls(input, answer, &self.context.receipts).run_id(run.clone());
+        let builder = resolved.execute_calls(input, answer, &self.context.conversation).run_id(run.clone());
         let builder = match &self.config.store {
             Some(store) => builder.store(store.clone()),
             None => builder,
@@ -332,7 +332,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         let Some(paused) = live.paused.take() else { return };
         let Some(resolved) = self.resolved_agents.get(&live.activation).cloned() else { return };
         let (agent, response, calls) = (live.activation, live.response.clone(), live.calls.clone());
-        let builder = resolved.resume_calls(paused, &self.context.receipts);
+        let builder = resolved.resume_calls(paused, &self.context.conversation);
         let builder = match &self.config.store {
             Some(store) => builder.store(store.clone()),
             None => builder,
@@ -343,7 +343,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
 
 /// Returns the outputs among a run's items, in the model's order. The output of a handoff is added when the new
 /// agent is current.
-fn call_outputs(items: &[windlass::core::run::RunItem]) -> Vec<(CallId, String)> {
+pub(super) fn call_outputs(items: &[windlass::core::run::RunItem]) -> Vec<(CallId, String)> {
     let output = |produced: &windlass::core::run::RunItem| match &*produced.item {
         Item::Output(output) => Some((output.call.clone(), output.content.text().into_owned())),
         _ => None,

@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
-use windlass::core::id::CallId;
+use windlass::core::id::{CallId, RunId};
+use windlass::error::RunError;
 use windlass::run::RunResult;
 
 use super::actor::{ActorChannels, SessionActor};
-use super::call_runs::RunNotice;
+use super::call_runs::{RunNotice, call_outputs};
 use super::handle::SharedSession;
 use crate::event::{CloseReason, RealtimeEvent};
 use crate::history::RealtimeHistory;
 use crate::journal::RealtimeEntry;
+use crate::machine::{CallBatchStatus, SessionEffect};
 use crate::metrics::SessionMetrics;
 
 /// A report on a closed session.
@@ -26,11 +28,12 @@ pub struct CloseReport {
     pub history: RealtimeHistory,
     /// The totals of the session.
     pub metrics: SessionMetrics,
-    /// Calls that were cancelled or never started.
+    /// Calls that were cancelled or never started. Handoffs whose agent did not become current are among them.
     pub stopped: Vec<CallId>,
-    /// Calls that were cancelled inside a body that must not run twice; the effect may have happened.
+    /// Calls that were cancelled inside a body that must not run twice, or whose run was lost; the effect may have
+    /// happened.
     pub in_doubt: Vec<CallId>,
-    /// Calls whose bodies were still running when the drain timeout elapsed.
+    /// Calls that had not settled when the drain timeout elapsed.
     pub draining: Vec<CallId>,
     /// Calls that wait for a person's decision.
     pub awaiting_decision: Vec<CallId>,
@@ -84,6 +87,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             | CloseReason::CallFailed(_) => OpenRunPolicy::Cancel,
         };
         self.settle_runs(policy, &mut report).await;
+        if !matches!(report.reason, CloseReason::JournalFailed(_)) {
+            self.record_end(policy, &mut report).await;
+        }
         if let Some(outbox) = self.outbox.take() {
             let limit = self.config.close_timeout;
             report.close_error = outbox.close(limit).await.err().map(|lost| lost.message);
@@ -102,6 +108,26 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         let last = RealtimeEvent::Closed(report.reason.clone());
         self.channels.close_report.send_replace(Some(Arc::new(report)));
         self.channels.shared.fanout.close(&last);
+    }
+
+    /// Records the outputs that settled while the session ended, in the history, the journal and the events.
+    async fn record_end(&mut self, policy: OpenRunPolicy, report: &mut CloseReport) {
+        let now = self.elapsed();
+        let machine = self.machine.advance_to(now);
+        if policy == OpenRunPolicy::Cancel {
+            report.stopped.extend(machine.end_open_work());
+        }
+        let mut entries = Vec::new();
+        let mut events = Vec::new();
+        for effect in machine.take_last_effects() {
+            match effect {
+                SessionEffect::AppendJournal(entry) => entries.push(entry),
+                SessionEffect::EmitEvent(event) => events.push(event),
+                _ => {}
+            }
+        }
+        self.append_journal(entries).await;
+        events.into_iter().for_each(|event| self.emit_event(event));
     }
 
     /// Discards the model's last events until it has answered the close frame.
@@ -125,6 +151,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             let Ok(Some(notice)) = tokio::time::timeout_at(until, self.notices.recv()).await else { break };
             match notice {
                 RunNotice::RunEnded { run, outcome } => {
+                    self.take_last_outputs(&run, &outcome);
                     match *outcome {
                         Ok(RunResult::Cancelled(cancelled)) => {
                             report.stopped.extend(cancelled.settlement.stopped);
@@ -136,7 +163,12 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                                 .awaiting_decision
                                 .extend(paused.pending_calls().iter().map(|one| one.call().clone()));
                         }
-                        Ok(RunResult::Finished(_)) | Err(_) => {}
+                        Ok(RunResult::Finished(_)) | Err(RunError::Failed(_)) => {}
+                        // The store or the lease of the run was lost.
+                        Err(_) => {
+                            let calls = self.runs.get(&run).map(|live| live.calls.as_slice());
+                            report.in_doubt.extend(self.machine.open_calls(calls.unwrap_or_default()));
+                        }
                     }
                     self.runs.remove(&run);
                 }
@@ -147,12 +179,30 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 | RunNotice::RecoveryDue { .. } => {}
             }
         }
-        for live in self.runs.values().filter_map(|live| live.paused.as_ref()) {
-            report
-                .awaiting_decision
-                .extend(live.pending_calls().iter().map(|pending| pending.call().clone()));
+        for live in self.runs.values() {
+            match &live.paused {
+                Some(paused) => {
+                    let pending = paused.pending_calls();
+                    report.awaiting_decision.extend(pending.iter().map(|pending| pending.call().clone()));
+                }
+                None if live.is_running => report.draining.extend(self.machine.open_calls(&live.calls)),
+                // The lease of an earlier process has not expired.
+                None => report.in_doubt.extend(self.machine.open_calls(&live.calls)),
+            }
         }
         self.background_tasks.shutdown().await;
+    }
+
+    /// Takes the outputs of a run that ended while the session ends. Its events lack those that are redacted.
+    fn take_last_outputs(&mut self, run: &RunId, outcome: &Result<RunResult, RunError>) {
+        let (items, status) = match outcome {
+            Ok(RunResult::Finished(finished)) => (finished.record.run_items(), CallBatchStatus::Finished),
+            Ok(unfinished) => (unfinished.record().run_items(), CallBatchStatus::WaitingForDecision),
+            Err(RunError::Failed(failed)) => (failed.record.run_items(), CallBatchStatus::Finished),
+            Err(_) => return,
+        };
+        let now = self.elapsed();
+        self.machine.advance_to(now).on_outputs(run, call_outputs(&items), status);
     }
 }
 

@@ -119,6 +119,18 @@ pub(super) struct SessionDecision {
     decided_by: Option<String>,
 }
 
+/// Maximum number of standing decisions. The oldest one is forgotten first: a person is asked again.
+const MAX_STANDING_DECISIONS: usize = 1024;
+
+/// Adds a standing decision in place of an earlier one about the same tool of the same agent.
+fn record_standing(standing: &mut Vec<SessionDecision>, new: SessionDecision) {
+    standing.retain(|known| known.agent != new.agent || known.tool != new.tool);
+    if standing.len() >= MAX_STANDING_DECISIONS {
+        standing.remove(0);
+    }
+    standing.push(new);
+}
+
 /// The decision on a question at the time its run pauses.
 enum PriorDecision {
     Undecided,
@@ -132,7 +144,8 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     /// Handles a paused run: applies decisions that exist already and resumes the run, or waits for a person.
     pub(super) fn on_run_paused(&mut self, run: &RunId, mut paused: PausedRun) {
         let mut is_decided = false;
-        for pending in paused.pending_calls() {
+        for mut pending in paused.pending_calls() {
+            self.limit_scope(run, &mut pending);
             self.report_held_call(run, pending.clone());
             match self.prior_decision(run, &pending) {
                 PriorDecision::Undecided => {}
@@ -188,7 +201,8 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     }
 
     /// Reports a held call, once per question, unless a standing decision applies.
-    pub(super) fn report_held_call(&mut self, run: &RunId, pending: PendingCall) {
+    pub(super) fn report_held_call(&mut self, run: &RunId, mut pending: PendingCall) {
+        self.limit_scope(run, &mut pending);
         if self.standing_decision_for(&pending).is_some() {
             return;
         }
@@ -260,7 +274,10 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             if decided.scope == DecisionScope::ToolForRun {
                 let PendingCall { agent, tool, .. } = question.pending.clone();
                 let (decision, decided_by) = (decided.decision, decided.decided_by);
-                self.standing_decisions.push(SessionDecision { agent, tool, decision, decided_by });
+                record_standing(
+                    &mut self.standing_decisions,
+                    SessionDecision { agent, tool, decision, decided_by },
+                );
             }
         }
         live.questions.stop_watching_if_idle();
@@ -272,6 +289,15 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     /// Returns true if an approval needs the signature of an approver.
     fn has_approvers(&self) -> bool {
         self.config.store.as_ref().is_some_and(|store| store.approvers().is_some())
+    }
+
+    /// Narrows the scope of a held call to that call, unless a standing approval can cover its tool. Every response is a run
+    /// of its own, so that no run knows the standing approvals of the session; the rule that asked is not known here.
+    fn limit_scope(&self, run: &RunId, pending: &mut PendingCall) {
+        let agent = self.runs.get(run).and_then(|live| self.resolved_agents.get(&live.activation));
+        if !agent.is_some_and(|agent| agent.has_standing_approvals(&pending.agent, &pending.tool)) {
+            pending.max_approval_scope = DecisionScope::ThisCall;
+        }
     }
 
     fn standing_decision_for(&self, pending: &PendingCall) -> Option<(Decision, Option<String>)> {
@@ -367,7 +393,10 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         if made.scope == DecisionScope::ToolForRun {
             let PendingCall { agent, tool, .. } = pending;
             let MadeDecision { decision, decided_by, .. } = made;
-            self.standing_decisions.push(SessionDecision { agent, tool, decision, decided_by });
+            record_standing(
+                &mut self.standing_decisions,
+                SessionDecision { agent, tool, decision, decided_by },
+            );
         }
         if is_paused {
             self.resume_run(&run);

@@ -17,13 +17,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         let Some(resolved) = self.resolved_agents.get(&check.agent.number).cloned() else { return };
         let (session, also) = (self.context.session_id.clone(), self.config.guardrails.clone());
         let (text, timeout) = (check.text.clone(), self.config.guardrail_timeout);
-        let task = self.check_tasks.spawn(async move {
-            let checking = resolved.check_output(&session, &also, text);
-            tokio::time::timeout(timeout, checking).await.unwrap_or_else(|_| {
-                let verdict = Err(format!("it took longer than {timeout:?}").into());
-                vec![GuardrailResult { guardrail: ALL_GUARDRAILS.into(), verdict }]
-            })
-        });
+        let task = self
+            .check_tasks
+            .spawn(async move { resolved.check_output(&session, &also, text, timeout).await });
         self.pending_checks.insert(task.id(), (check.response, check.text));
     }
 

@@ -12,16 +12,17 @@ use windlass::core::{
     id::{AgentName, CallPath, RunId},
     item::Role,
 };
+use windlass::store::Store;
 use windlass::{core::decision::PendingCall, error::DecisionError};
 
 use super::close::CloseReport;
 use super::events::{EventFanout, RealtimeEvents};
-use super::requests::{DisplayedCall, HistoryEdit, SessionRequest};
+use super::requests::{DisplayedCall, HistoryEdit, RequestedDecision, SessionRequest};
 use crate::audio::AudioFormat;
 use crate::event::HeldCall;
 use crate::history::{RealtimeContentPart, RealtimeHistory};
 use crate::id::ItemId;
-use crate::machine::RespondWhen;
+use crate::machine::{RawMessageResult, RespondWhen};
 use crate::metrics::SessionMetrics;
 use crate::model::ResponseOptions;
 
@@ -32,7 +33,7 @@ use crate::model::ResponseOptions;
 /// Dropping the future of a request does not withdraw a request that was already sent.
 pub struct RealtimeSession<C = ()> {
     requests: mpsc::Sender<SessionRequest<C>>,
-    shared: Arc<SharedSession>,
+    pub(super) shared: Arc<SharedSession>,
     close_report: watch::Receiver<Option<Arc<CloseReport>>>,
     session_id: RunId,
 }
@@ -46,6 +47,8 @@ pub(super) struct SharedSession {
     pub(super) dropped_input: AtomicU64,
     pub(super) input_format: AudioFormat,
     pub(super) output_format: AudioFormat,
+    /// The store of the runs that execute calls.
+    pub(super) store: Option<Arc<dyn Store>>,
 }
 
 /// The session has ended; the request was not executed.
@@ -67,6 +70,9 @@ pub enum SessionRequestError {
     /// the conversation.
     #[error("the response was not requested; hint: wait for the responses that were requested before")]
     NotRequested,
+    /// The message was not sent: there is no connection, and the session does not know what the message does.
+    #[error("the message was not sent, because the connection is lost; hint: send it after `Reconnected`")]
+    NotConnected,
     /// The agent change failed; the previous agent stays current.
     #[error("agent `{agent}` cannot become current: {message}; the previous agent stays current")]
     AgentChange {
@@ -307,21 +313,20 @@ impl<C: Send + Sync + 'static> RealtimeSession<C> {
         decided_by: Option<String>,
         display: Option<DisplayedCall>,
     ) -> Result<(), SessionRequestError> {
-        self.request_reply(|reply| SessionRequest::Decide {
-            call,
-            decision,
-            scope,
-            decided_by,
-            display,
-            reply,
-        })
-        .await?
-        .map_err(SessionRequestError::Decision)
+        let decision = Box::new(RequestedDecision { call, decision, scope, decided_by, display });
+        self.request_reply(|reply| SessionRequest::Decide { decision, reply })
+            .await?
+            .map_err(SessionRequestError::Decision)
     }
 
-    /// Returns the conversation so far, up to the part the user heard.
+    /// Returns the conversation so far, up to the part the user heard. It has the secrets that the model has.
     pub async fn history(&self) -> Result<RealtimeHistory, SessionClosed> {
         self.request_reply(SessionRequest::History).await
+    }
+
+    /// Returns the conversation so far without secrets, as the events and the journal have it.
+    pub async fn redacted_history(&self) -> Result<RealtimeHistory, SessionClosed> {
+        self.request_reply(SessionRequest::RedactedHistory).await
     }
 
     /// Deletes an item from the conversation. Returns true if it existed.
@@ -364,10 +369,14 @@ impl<C: Send + Sync + 'static> RealtimeSession<C> {
     ///
     /// # Errors
     ///
-    /// Returns [`SessionRequestError::NotRequested`] as [`request_response_with`](Self::request_response_with) does.
+    /// Returns [`SessionRequestError::NotRequested`] as [`request_response_with`](Self::request_response_with) does, and
+    /// [`SessionRequestError::NotConnected`] for another message while the connection is lost.
     pub async fn send_raw(&self, raw: serde_json::Value) -> Result<(), SessionRequestError> {
-        let is_sent = self.request_reply(|reply| SessionRequest::SendRaw { raw, reply }).await?;
-        is_sent.then_some(()).ok_or(SessionRequestError::NotRequested)
+        match self.request_reply(|reply| SessionRequest::SendRaw { raw, reply }).await? {
+            RawMessageResult::Accepted => Ok(()),
+            RawMessageResult::TooManyRequests => Err(SessionRequestError::NotRequested),
+            RawMessageResult::NotConnected => Err(SessionRequestError::NotConnected),
+        }
     }
 
     /// Returns the totals of the session so far.

@@ -10,8 +10,9 @@ use windlass::model::ModelResponse;
 
 use super::actor::SessionActor;
 use super::call_runs::{RunNotice, RunRecovery, call_id};
-use super::redaction::item_redaction;
+use crate::event::{RealtimeError, RealtimeEvent};
 use crate::history::RealtimeItem;
+use crate::id::ResponseId;
 use crate::journal::CallBatchRecord;
 
 /// Duration of a lost driver's lease, if none is configured.
@@ -67,39 +68,62 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         }
     }
 
-    pub(super) async fn recover_run(&mut self, recovery: RunRecovery) {
-        let CallBatchRecord { run, response, agent, calls } = recovery.record.clone();
-        let items: Vec<_> = calls.iter().filter_map(RealtimeItem::to_item).map(Arc::new).collect();
-        let ids: Vec<CallId> = items.iter().filter_map(|item| call_id(item)).collect();
+    pub(super) async fn recover_run(&mut self, mut recovery: RunRecovery) {
+        let CallBatchRecord { run, response, agent, mut calls } = recovery.record.clone();
         match self.load_run(&run, &agent).await {
-            // The journal has redacted arguments only, so a call with secret arguments cannot be executed from
-            // it.
-            Ok(RecoveredRun { resolved, line_count, .. })
-                if line_count < 2
-                    && items.iter().any(|item| item_redaction(&resolved, item).is_already_redacted) =>
-            {
-                let message = "the secret arguments of a call are not in the journal".to_owned();
-                self.runs.remove(&run);
-                self.fail_calls_with(&run, &response, ids, message, SECRETS_NOT_KEPT_TEXT);
-            }
             Ok(RecoveredRun { activation: number, resolved, line_count, store }) => {
+                // The journal has redacted arguments only, so a call with secret arguments cannot be executed from
+                // it. The calls of the same response are.
+                let is_lost = |call: &mut RealtimeItem| self.register_call(&resolved, call) && line_count < 2;
+                let lost: Vec<RealtimeItem> = calls.extract_if(.., is_lost).collect();
+                if !lost.is_empty() {
+                    self.fail_lost_calls(&run, &response, &lost, &calls);
+                    recovery.record.calls.clone_from(&calls);
+                }
+                if calls.is_empty() {
+                    return;
+                }
+                let items: Vec<_> = calls.iter().filter_map(RealtimeItem::to_item).map(Arc::new).collect();
+                let ids = call_ids(&calls);
                 let response_id = Some(response.to_string());
                 let answer = ModelResponse { items, usage: None, response_id, ..ModelResponse::default() };
-                let receipts = &self.context.receipts;
+                let conversation = &self.context.conversation;
                 let builder = match line_count > 0 {
-                    true => resolved.recover_calls(run.clone(), store, answer, receipts),
+                    true => resolved.recover_calls(run.clone(), store, answer, conversation),
                     // The session journalled the calls and crashed before the run started.
                     false => {
-                        resolved.execute_calls(Vec::new(), answer, receipts).run_id(run.clone()).store(store)
+                        let builder = resolved.execute_calls(Vec::new(), answer, conversation);
+                        builder.run_id(run.clone()).store(store)
                     }
                 };
                 self.start_run(run, number, response, ids, builder, Some(recovery));
             }
             Err(message) => {
                 self.runs.remove(&run);
-                self.fail_calls(&run, &response, ids, message);
+                self.fail_calls(&run, &response, call_ids(&calls), message);
             }
         }
+    }
+
+    /// Gives their output to calls whose secret arguments are lost. `others` are the other calls of the run.
+    fn fail_lost_calls(
+        &mut self,
+        run: &RunId,
+        response: &ResponseId,
+        lost: &[RealtimeItem],
+        others: &[RealtimeItem],
+    ) {
+        let message = "the secret arguments of a call are not in the journal".to_owned();
+        let ids = call_ids(lost);
+        if others.is_empty() {
+            self.runs.remove(run);
+            return self.fail_calls_with(run, response, ids, message, SECRETS_NOT_KEPT_TEXT);
+        }
+        let response = response.clone();
+        self.emit_event(RealtimeEvent::Error(RealtimeError::CallsFailed { response, message }));
+        let now = self.elapsed();
+        let machine = self.machine.advance_to(now);
+        ids.iter().for_each(|call| machine.on_call_settled(run, call, SECRETS_NOT_KEPT_TEXT.to_owned()));
     }
 
     /// Loads the stored state of a run and resolves the agent that made its calls.
@@ -139,6 +163,11 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         self.resolved_agents.insert(number, resolved.clone());
         Ok((number, resolved))
     }
+}
+
+/// Returns the ids of calls.
+fn call_ids(calls: &[RealtimeItem]) -> Vec<CallId> {
+    calls.iter().filter_map(RealtimeItem::to_item).filter_map(|item| call_id(&item)).collect()
 }
 
 /// Returns the time during which the recovery of a run is tried: the lease of a killed process expires in it.

@@ -15,7 +15,7 @@ use super::decisions::MadeDecision;
 use crate::event::{AgentChangeCause, HeldCall};
 use crate::history::{RealtimeContentPart, RealtimeHistory};
 use crate::id::ItemId;
-use crate::machine::RespondWhen;
+use crate::machine::{RawMessageResult, RespondWhen};
 use crate::metrics::SessionMetrics;
 use crate::model::ResponseOptions;
 
@@ -52,15 +52,13 @@ pub(super) enum SessionRequest<C> {
         reply: oneshot::Sender<Result<(), String>>,
     },
     HeldCalls(oneshot::Sender<Vec<HeldCall>>),
+    /// Boxed, because the queue has room for many requests and decisions are rare.
     Decide {
-        call: CallPath,
-        decision: Decision,
-        scope: DecisionScope,
-        decided_by: Option<String>,
-        display: Option<DisplayedCall>,
+        decision: Box<RequestedDecision>,
         reply: oneshot::Sender<Result<(), DecisionError>>,
     },
     History(oneshot::Sender<RealtimeHistory>),
+    RedactedHistory(oneshot::Sender<RealtimeHistory>),
     EditHistory {
         edit: HistoryEdit,
         reply: oneshot::Sender<Option<ItemId>>,
@@ -68,9 +66,18 @@ pub(super) enum SessionRequest<C> {
     ResendOutputs,
     SendRaw {
         raw: serde_json::Value,
-        reply: oneshot::Sender<bool>,
+        reply: oneshot::Sender<RawMessageResult>,
     },
     Metrics(oneshot::Sender<SessionMetrics>),
+}
+
+/// A decision about a held call.
+pub(super) struct RequestedDecision {
+    pub(super) call: CallPath,
+    pub(super) decision: Decision,
+    pub(super) scope: DecisionScope,
+    pub(super) decided_by: Option<String>,
+    pub(super) display: Option<DisplayedCall>,
 }
 
 /// The call that a person saw when deciding: the decision is about no other.
@@ -120,12 +127,16 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             SessionRequest::HeldCalls(reply) => {
                 let _ = reply.send(self.held_calls());
             }
-            SessionRequest::Decide { call, decision, scope, decided_by, display, reply } => {
+            SessionRequest::Decide { decision, reply } => {
+                let RequestedDecision { call, decision, scope, decided_by, display } = *decision;
                 let made = MadeDecision { decision, scope, decided_by, displayed: None };
                 let _ = reply.send(self.decide(&call, made, display));
             }
             SessionRequest::History(reply) => {
                 let _ = reply.send(machine.history().clone());
+            }
+            SessionRequest::RedactedHistory(reply) => {
+                let _ = reply.send(self.redacted_history());
             }
             SessionRequest::EditHistory { edit, reply } => {
                 let done = match edit {

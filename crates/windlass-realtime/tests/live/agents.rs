@@ -180,3 +180,33 @@ async fn a_tool_that_was_switched_off_meanwhile_does_not_run() {
     assert_eq!(run_count(&runs), 0);
     assert!(sent_outputs(&server, "c1")[0].contains("not found"));
 }
+
+/// The agents are resolved at the same time, and applied in the order of the requests.
+#[tokio::test(start_paused = true)]
+async fn concurrent_updates_are_applied_in_the_order_of_the_requests() {
+    let server = loopback_server([]);
+    let (session, mut events) = connect_agent(Agent::new("first"), &server).await;
+    let slow = Agent::new("slow").dynamic_instructions(|_| async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        "Slow.".to_owned()
+    });
+    let (one, other) = tokio::join!(session.update_agent(slow), session.update_agent(Agent::new("quick")));
+    one.and(other).expect("both become current");
+    let mut order = Vec::new();
+    while let Some(event) = events.try_next() {
+        if let RealtimeEvent::AgentChanged { to, .. } = event {
+            order.push(to.to_string());
+        }
+    }
+    assert_eq!(order, ["slow", "quick"]);
+    // More changes at once than the session keeps are refused.
+    let many = (0..100).map(|_| {
+        session.update_agent(Agent::new("many").dynamic_instructions(|_| async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            "Many.".to_owned()
+        }))
+    });
+    let results = futures_util::future::join_all(many).await;
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 64);
+    assert!(results[99].as_ref().is_err_and(|error| error.to_string().contains("too many")), "{results:?}");
+}

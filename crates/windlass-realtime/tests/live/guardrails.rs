@@ -18,7 +18,7 @@ use crate::support::*;
 type CheckedTexts = Arc<Mutex<Vec<String>>>;
 
 /// Creates a guardrail that forbids a word and records the texts it checked.
-fn forbid_word(word: &'static str, looks: &CheckedTexts) -> OutputGuardrail {
+pub(crate) fn forbid_word(word: &'static str, looks: &CheckedTexts) -> OutputGuardrail {
     let looks = looks.clone();
     OutputGuardrail::new(&format!("no {word}"), move |_, text: Arc<str>| {
         looks.lock().expect("is not poisoned").push(text.to_string());
@@ -137,6 +137,33 @@ async fn several_that_object_at_once_are_one_trip() {
     assert!(one.lock().expect("is not poisoned").len() > 3);
     assert_eq!(stops, 1);
     assert_one_response_at_a_time(&server);
+}
+
+/// One that trips does not wait for another that hangs, and is not forgotten with it.
+#[tokio::test(start_paused = true)]
+async fn one_that_trips_beside_one_that_hangs_trips_at_once() {
+    let hangs = OutputGuardrail::new("hangs", |_, _| std::future::pending());
+    let trips = OutputGuardrail::new("trips", |_, _| async { Ok(GuardrailVerdict::Tripwire) });
+    let server = loopback_server([LoopbackReply::message("Hello.")]);
+    let agent = guide_agent().output_guardrail(hangs).output_guardrail(trips);
+    let realtime = RealtimeSessionBuilder::new(agent, server.client_model())
+        .guardrail_timeout(Duration::from_secs(60))
+        .guardrail_follow_up(GuardrailFollowUp::NoMessage);
+    let (session, mut events) = start_session(realtime).await;
+    session.send_text("Hi").await.expect("is there");
+    let began = tokio::time::Instant::now();
+    let seen = turn_events(&mut events).await;
+    let tripped: Vec<&[String]> = seen
+        .iter()
+        .filter_map(|event| match event {
+            RealtimeEvent::GuardrailTripped { guardrails, .. } => Some(guardrails.as_slice()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(tripped, [["trips".to_owned()]]);
+    // The clock of the test is paused.
+    assert!(began.elapsed() < Duration::from_secs(30), "the trip waited for {:?}", began.elapsed());
+    assert_eq!(count_events(&seen, "Error"), 0, "{:?}", event_names(&seen));
 }
 
 #[tokio::test(start_paused = true)]

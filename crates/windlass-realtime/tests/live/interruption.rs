@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use windlass::guardrail::{GuardrailVerdict, OutputGuardrail};
 use windlass::prelude::*;
 use windlass_realtime::audio::AudioFormat;
 use windlass_realtime::settings::{RealtimeSettings, ServerTurnActions, ServerVad, TurnDetection};
-use windlass_realtime::testing::{LoopbackReply, tone};
+use windlass_realtime::testing::{FaultTrigger, LoopbackReply, WireFault, tone};
 use windlass_realtime::{
-    PlaybackSource, RealtimeContentPart, RealtimeEvent, RealtimeItemStatus, RealtimeSession,
+    AudioRelease, PlaybackSource, RealtimeContentPart, RealtimeEvent, RealtimeItemStatus, RealtimeSession,
     RealtimeSessionBuilder,
 };
 
@@ -71,6 +72,71 @@ async fn speech_is_heard_answered_and_interrupts() {
         history.items().iter().find(|item| item.status == RealtimeItemStatus::Interrupted).expect("is there");
     let text = item.text();
     assert!(STORY.starts_with(&text) && text.len() < STORY.len() && text.len() > 20, "{text:?}");
+}
+
+/// Speech that waits for its guardrails has not been heard: it is dropped when the user speaks.
+#[tokio::test(start_paused = true)]
+async fn speech_that_was_interrupted_before_its_release_is_never_played() {
+    let server =
+        loopback_server([LoopbackReply::message(STORY).with_speed(2), LoopbackReply::message("Yes?")]);
+    let passes = OutputGuardrail::new("passes", |_, _| async { Ok(GuardrailVerdict::Pass) });
+    let realtime = RealtimeSessionBuilder::new(guide_agent().output_guardrail(passes), server.client_model())
+        .settings(server_vad_settings(ServerTurnActions::default()))
+        .guardrail_debounce(10_000)
+        .audio_release(AudioRelease::AfterGuardrails);
+    let (session, mut events) = start_session(realtime).await;
+    session.send_text("Go").await.expect("is there");
+    events_until(&mut events, |event| matches!(event, RealtimeEvent::OutputTextDelta { .. })).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    send_speech(&session, &tone(500), AudioFormat::Pcm24k).await;
+    let seen = turn_events(&mut events).await;
+    assert_eq!(count_events(&seen, "Audio"), 0, "{:?}", event_names(&seen));
+    let cut = |event: &&RealtimeEvent| matches!(event, RealtimeEvent::AudioInterrupted { heard_ms: 0, .. });
+    assert_eq!(seen.iter().filter(cut).count(), 1, "{:?}", event_names(&seen));
+    let truncated = server.client_events(Some("conversation.item.truncate"));
+    assert_eq!(truncated.iter().map(|event| event["audio_end_ms"].as_u64()).collect::<Vec<_>>(), [Some(0)]);
+    let history = session.history().await.expect("is there");
+    let cut = history.items().iter().find(|item| item.status == RealtimeItemStatus::Interrupted);
+    assert_eq!(cut.map(|item| item.text()), Some(String::new()), "nothing of it was heard");
+    // The next response is heard.
+    send_speech(&session, &vec![0; 24 * 600], AudioFormat::Pcm24k).await;
+    let seen = turn_events(&mut events).await;
+    assert!(count_events(&seen, "Audio") > 0, "{:?}", event_names(&seen));
+}
+
+/// Late speech of a response that was stopped before its first word is not played, so it counts neither as heard nor as
+/// still playing.
+#[tokio::test(start_paused = true)]
+async fn speech_that_is_never_played_does_not_delay_the_next_answer() {
+    let server =
+        loopback_server([LoopbackReply::message(STORY).with_speed(10), LoopbackReply::message(STORY)]);
+    server.inject_fault(WireFault::drop_event(FaultTrigger::on_receive("response.cancel")));
+    let (session, mut events) = connect_agent(guide_agent(), &server).await;
+    session.send_text("Go").await.expect("is there");
+    events_until(&mut events, |event| matches!(event, RealtimeEvent::TurnStarted { .. })).await;
+    session.interrupt().await.expect("is there");
+    let seen = turn_events(&mut events).await;
+    assert_eq!((count_events(&seen, "Audio"), count_events(&seen, "AudioInterrupted")), (0, 0), "{seen:?}");
+    session.send_text("Again").await.expect("is there");
+    turn_events(&mut events).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    session.interrupt().await.expect("is there");
+    let seen =
+        events_until(&mut events, |event| matches!(event, RealtimeEvent::AudioInterrupted { .. })).await;
+    let Some(RealtimeEvent::AudioInterrupted { heard_ms, .. }) = seen.last() else { panic!("{seen:?}") };
+    assert!((1900..2200).contains(heard_ms), "{heard_ms}");
+    let truncated = server.client_events(Some("conversation.item.truncate"));
+    let heard: Vec<Option<u64>> = truncated.iter().map(|event| event["audio_end_ms"].as_u64()).collect();
+    assert_eq!(heard, [Some(0), Some(*heard_ms)]);
+    let history = session.history().await.expect("is there");
+    let spoken: Vec<String> = history
+        .items()
+        .iter()
+        .filter(|item| item.status == RealtimeItemStatus::Interrupted)
+        .map(|item| item.text())
+        .collect();
+    assert_eq!(spoken.len(), 2, "{spoken:?}");
+    assert!(spoken[0].is_empty() && spoken[1].starts_with("Once upon"), "{spoken:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,10 +18,8 @@ use windlass::store::{
 };
 use windlass::tool::{ReceiptPolicy, ReceiptScope};
 use windlass::{core::journal::CallStatus, core::tool::ToolEffect, store::MemoryStore};
-use windlass_realtime::testing::{LoopbackReply, LoopbackServer};
-use windlass_realtime::{
-    FolderJournal, MemoryJournal, RealtimeEvent, RealtimeSession, RealtimeSessionBuilder, SessionRequestError,
-};
+use windlass_realtime::testing::LoopbackReply;
+use windlass_realtime::{MemoryJournal, RealtimeEvent, RealtimeSessionBuilder, SessionRequestError};
 
 use crate::support::*;
 
@@ -68,14 +66,6 @@ async fn post_decision(store: &MemoryStore, call: &str, decision: Decision, reac
     };
     let run = tokio::time::timeout(Duration::from_secs(60), deciding).await.expect("it can be decided");
     wait_for_posted(store, |posted| !posted.is_empty(), run.as_str()).await;
-}
-
-fn builder_with_store(
-    agent: Agent,
-    server: &LoopbackServer,
-    store: &Arc<MemoryStore>,
-) -> RealtimeSessionBuilder {
-    RealtimeSessionBuilder::new(agent, server.client_model()).session_id("talk").store(store.clone())
 }
 
 #[tokio::test(start_paused = true)]
@@ -328,126 +318,6 @@ async fn s54_a_tool_that_is_gone_is_named_when_a_session_is_resumed_and_nothing_
     assert_eq!(sent_outputs(&second, "a").len(), 1);
 }
 
-const CARD: &str = "4111-1111";
-const CODE: &str = "code-1234";
-
-fn paying_agent(runs: &Arc<AtomicU32>) -> Agent {
-    let runs = runs.clone();
-    let schema = json!({
-        "type": "object",
-        "properties": { "card": { "type": "string" } },
-        "required": ["card"],
-        "additionalProperties": false,
-    });
-    let pay = Tool::dynamic("pay", "Pays.", schema, move |_, arguments: Value| {
-        runs.fetch_add(1, Ordering::Relaxed);
-        async move {
-            match arguments["card"].as_str() {
-                Some(CARD) => Ok::<_, ToolError>(CODE),
-                _ => Err(ToolError::visible("no such card")),
-            }
-        }
-    });
-    Agent::new("desk").tools(pay.secret_arguments(["card"]).secret_output())
-}
-
-async fn journal_text(folder: &std::path::Path) -> String {
-    let files = std::fs::read_dir(folder).expect("a folder").flatten();
-    files.map(|file| std::fs::read_to_string(file.path()).unwrap_or_default()).collect()
-}
-
-async fn run_turns(session: &RealtimeSession, turns: usize) {
-    let mut events = session.events();
-    session.send_text("Pay").await.expect("is there");
-    for _ in 0..turns {
-        turn_events(&mut events).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn s55_secrets_reach_the_body_and_the_model_and_no_journal() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (runs, store) = (Arc::default(), Arc::new(MemoryStore::default()));
-    let server = loopback_server([LoopbackReply::call("a", "pay", format!("{{\"card\":\"{CARD}\"}}"))]);
-    let realtime = builder_with_store(paying_agent(&runs), &server, &store)
-        .journal(FolderJournal::new(folder.path().to_owned()));
-    let session = realtime.connect().await.expect("connects");
-    run_turns(&session, 2).await;
-    session.close().await;
-    assert_eq!((run_count(&runs), sent_outputs(&server, "a")), (1, vec![CODE.to_owned()]));
-    let written = journal_text(folder.path()).await;
-    assert!(written.contains("[secret]"), "{written}");
-    assert!(!written.contains(CARD), "a secret argument is in the session's journal");
-    assert!(!written.lines().any(|line| line.contains("\"output\"") && line.contains(CODE)), "{written}");
-    for run in store.list_runs(&windlass::store::RunQuery::default()).await.expect("is read") {
-        let lines = store.load_journal(&run.run, 0).await.expect("is read");
-        assert!(lines.iter().all(|line| !line.body.contains(CARD) && !line.body.contains(CODE)));
-    }
-}
-
-/// A redacted output is known by its mark and not by its text: an output that has the placeholder in it does not wait for
-/// its slow sibling, and a secret one reaches the model as a whole.
-#[tokio::test(start_paused = true)]
-async fn an_output_with_the_text_of_the_placeholder_is_sent_at_once() {
-    let (runs, slow) = (Arc::default(), Arc::default());
-    let schema = json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
-    let manual = Tool::dynamic("manual", "Reads the manual.", schema, |_, _| async {
-        Ok::<_, ToolError>("secrets are shown as [secret]")
-    });
-    let reply = LoopbackReply::call("a", "slow", "{}").and_call("b", "manual", "{}").and_call(
-        "c",
-        "pay",
-        format!("{{\"card\":\"{CARD}\"}}"),
-    );
-    let server = loopback_server([reply]);
-    let agent = paying_agent(&runs).tools((manual, slow_tool("slow", Duration::from_secs(60), &slow)));
-    let (session, mut events) = connect_agent(agent, &server).await;
-    session.send_text("Go").await.expect("is there");
-    let is_settled = |event: &RealtimeEvent| matches!(event, RealtimeEvent::CallSettled { .. });
-    events_until(&mut events, is_settled).await;
-    events_until(&mut events, is_settled).await;
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    assert_eq!(run_count(&slow), 0, "the slow call runs");
-    assert_eq!(sent_outputs(&server, "b"), ["secrets are shown as [secret]"]);
-    assert_eq!(sent_outputs(&server, "c"), Vec::<String>::new(), "an event has no secrets");
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(sent_outputs(&server, "c"), [CODE]);
-    session.close().await;
-}
-
-/// The process crashed before its run recorded the calls: their secret arguments are lost.
-#[tokio::test(start_paused = true)]
-async fn s55_a_call_whose_secrets_were_not_kept_is_not_made_from_the_journal() {
-    let (runs, store, journal) = (Arc::default(), Arc::new(MemoryStore::default()), MemoryJournal::default());
-    let first = loopback_server([LoopbackReply::call("a", "pay", format!("{{\"card\":\"{CARD}\"}}"))]);
-    // None of its runs was stored.
-    let session = RealtimeSessionBuilder::new(paying_agent(&runs), first.client_model())
-        .session_id("talk")
-        .journal(journal.clone())
-        .connect()
-        .await
-        .expect("connects");
-    run_turns(&session, 2).await;
-    session.detach().await;
-    let entries = windlass_realtime::RealtimeJournal::load(&journal, &"talk".into()).await.expect("is read");
-    // Simulates a crash just after the calls were journalled.
-    let upto = entries
-        .iter()
-        .position(|entry| matches!(entry, windlass_realtime::RealtimeEntry::CallsPlanned { .. }));
-    let entries = entries[..=upto.expect("there are calls")].to_vec();
-    let journal = MemoryJournal::default();
-    windlass_realtime::RealtimeJournal::append(&journal, &"talk".into(), 0, entries)
-        .await
-        .expect("is written");
-    let second = loopback_server([]);
-    let realtime = builder_with_store(paying_agent(&runs), &second, &store).journal(journal);
-    let session = realtime.resume().await.expect("resumes");
-    let mut events = session.events();
-    turn_events(&mut events).await;
-    assert_eq!(run_count(&runs), 1, "it ran in the first life alone");
-    assert!(sent_outputs(&second, "a")[0].contains("were not kept"), "{:?}", sent_outputs(&second, "a"));
-}
-
 #[tokio::test(start_paused = true)]
 async fn s57_what_an_answer_cost_is_not_zero_where_nobody_said() {
     let story = "Once upon a time there was a windlass that hauled a heavy load up a steep hill.";
@@ -553,5 +423,41 @@ async fn a_session_signs_with_the_key_of_its_approver() {
         assert_eq!(decided.is_ok(), is_approver, "{decided:?}");
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(run_count(&runs), u32::from(is_approver));
+    }
+}
+
+/// Each response is a run of its own, so that the session itself must know the tools that are asked about each time.
+#[tokio::test(start_paused = true)]
+async fn s49_a_standing_approval_covers_no_call_that_is_asked_about_each_time() {
+    type ApprovalGate = fn(Tool) -> Tool;
+    let gates: [(ApprovalGate, bool); 4] = [
+        (|tool| tool.needs_approval(), true),
+        (|tool| tool.needs_approval().without_standing_approvals(), false),
+        (|tool| tool.needs_approval().also_needs_approval_each_time_if(|_| true), false),
+        (|tool| tool.needs_approval_each_time_if(|_: &Value| true), false),
+    ];
+    for (place, (gate, is_covered)) in gates.into_iter().enumerate() {
+        let runs = Arc::default();
+        let server = loopback_server([
+            LoopbackReply::call("a", "act", "{}"),
+            LoopbackReply::message("Done."),
+            LoopbackReply::call("b", "act", "{}"),
+        ]);
+        let agent = Agent::new("desk").tools(gate(counting_tool("act", &runs)));
+        let (session, mut events) = connect_agent(agent, &server).await;
+        session.send_text("Go").await.expect("is there");
+        events_until(&mut events, is_call_held).await;
+        // A tool that is asked about each time takes no standing approval at all.
+        if session.approve_always("a").await.is_err() {
+            assert!(!is_covered, "{place}");
+            session.approve("a").await.expect("waits");
+        }
+        turn_events(&mut events).await;
+        session.send_text("Again").await.expect("is there");
+        let is_over =
+            |event: &RealtimeEvent| is_call_held(event) || matches!(event, RealtimeEvent::CallSettled { .. });
+        let seen = events_until(&mut events, is_over).await;
+        assert_eq!(seen.last().is_some_and(is_call_held), !is_covered, "{place}");
+        assert_eq!(run_count(&runs), 1 + u32::from(is_covered), "{place}");
     }
 }

@@ -20,6 +20,7 @@ use windlass_realtime::settings::{
 use windlass_realtime::testing::{FaultTrigger, LoopbackReply, LoopbackServer, WireFault, tone};
 use windlass_realtime::{
     GuardrailFollowUp, PlaybackSource, RealtimeError, RealtimeEvent, RealtimeSessionBuilder,
+    SessionRequestError,
 };
 
 use crate::support::*;
@@ -418,4 +419,21 @@ async fn pings_find_a_dead_connection() {
         assert_eq!(lost.is_ok(), is_found);
         assert!(!session.is_closed());
     }
+}
+
+/// A raw message is not kept for another connection, and the application learns that.
+#[tokio::test(start_paused = true)]
+async fn a_raw_message_without_a_connection_is_refused() {
+    let server = loopback_server([]);
+    let (session, mut events) = connect_agent(Agent::new("guide"), &server).await;
+    server.refuse_connections(2);
+    server.drop_connections();
+    events_until(&mut events, |event| matches!(event, RealtimeEvent::Disconnected { .. })).await;
+    let raw = json!({ "type": "conversation.item.retrieve", "item_id": "item_1" });
+    let refused = session.send_raw(raw.clone()).await;
+    assert!(matches!(refused, Err(SessionRequestError::NotConnected)), "{refused:?}");
+    events_until(&mut events, |event| matches!(event, RealtimeEvent::Reconnected { .. })).await;
+    session.send_raw(raw).await.expect("is sent");
+    session.close().await;
+    assert_eq!(server.client_events(Some("conversation.item.retrieve")).len(), 1);
 }

@@ -84,6 +84,15 @@ pub(crate) async fn start_session(realtime: RealtimeSessionBuilder) -> (Realtime
     (session, events)
 }
 
+/// Creates the builder of a session whose runs this store keeps.
+pub(crate) fn builder_with_store(
+    agent: Agent,
+    server: &LoopbackServer,
+    store: &Arc<windlass::store::MemoryStore>,
+) -> RealtimeSessionBuilder {
+    RealtimeSessionBuilder::new(agent, server.client_model()).session_id("talk").store(store.clone())
+}
+
 /// Creates a tool that counts its runs.
 pub(crate) fn counting_tool(name: &str, runs: &Arc<AtomicU32>) -> Tool {
     let runs = runs.clone();

@@ -1,13 +1,13 @@
 //! Tool calls of a realtime session use the same pipeline as those of every run, and each is executed once.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail, ToolOutputGuardrail};
 use windlass::prelude::*;
 use windlass::{core::journal::CallStatus, core::tool::ToolEffect, store::MemoryStore, tool::OnFailure};
-use windlass_realtime::testing::{FaultTrigger, LoopbackReply, WireFault};
+use windlass_realtime::testing::{FaultTrigger, LoopbackReply, LoopbackServer, WireFault};
 use windlass_realtime::{
     CloseReason, RealtimeError, RealtimeEvent, RealtimeItemKind, RealtimeSessionBuilder, ToolCallMode,
 };
@@ -375,4 +375,29 @@ async fn several_approvals_are_answered_in_any_order_while_others_run() {
         (sent_outputs(&server, "b"), sent_outputs(&server, "c")),
         (vec!["run 1".to_owned()], vec!["no".to_owned()])
     );
+}
+
+/// A model that answers each output with another call is not asked for ever. An input of the user begins anew.
+#[tokio::test(start_paused = true)]
+async fn a_model_that_only_calls_is_asked_a_limited_number_of_times() {
+    let (runs, count) = (Arc::default(), Arc::new(AtomicU32::new(0)));
+    let server = LoopbackServer::with_reply_function(move |_| {
+        LoopbackReply::call(&format!("c{}", count.fetch_add(1, Ordering::Relaxed)), "look", "{}")
+    });
+    let agent = Agent::new("desk").tools(counting_tool("look", &runs));
+    let realtime = RealtimeSessionBuilder::new(agent, server.client_model()).max_call_rounds(5);
+    let (session, mut events) = start_session(realtime).await;
+    let is_limit = |event: &RealtimeEvent| {
+        matches!(event, RealtimeEvent::Error(RealtimeError::CallLimitReached { limit: 5, .. }))
+    };
+    for round in 1..=2 {
+        session.send_text("Go").await.expect("is there");
+        events_until(&mut events, is_limit).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(run_count(&runs), 5 * round);
+        assert_eq!(server.client_events(Some("response.create")).len() as u32, 6 * round);
+    }
+    assert!(sent_outputs(&server, "c5")[0].contains("not made"), "{:?}", sent_outputs(&server, "c5"));
+    let report = session.close().await;
+    assert_eq!(report.history.to_items().len(), 2 + 4 * 6, "each call has an output");
 }

@@ -8,6 +8,7 @@ use windlass::core::canonical::Digest;
 use windlass::core::journal::JournalEntry;
 use windlass::prelude::*;
 use windlass::store::{MemoryStore, RunQuery, Store, load_paused};
+use windlass::tool::CallEvidence;
 use windlass_realtime::relay::{BrowserRelay, CallDisplay};
 use windlass_realtime::testing::{LoopbackReply, LoopbackServer};
 use windlass_realtime::{RealtimeSession, RealtimeSessionBuilder};
@@ -118,7 +119,12 @@ async fn a_call_whose_display_changed_is_displayed_anew() {
     let shown = version.clone();
     let relay = BrowserRelay::new().decisions_by("ann").call_display(move |_| {
         let text = format!("balance {}", shown.load(Ordering::Relaxed));
-        CallDisplay { digest: Digest::of_text(&text), lines: vec![text], offers_standing: false }
+        CallDisplay {
+            digest: Digest::of_text(&text),
+            lines: vec![text],
+            picture: None,
+            offers_standing: false,
+        }
     });
     let (mut client, _serving) = TestClient::connect(relay, &session).await;
     client.expect("live").await;
@@ -139,4 +145,73 @@ async fn a_call_whose_display_changed_is_displayed_anew() {
     decide["standing"] = false.into();
     client.send(decide).await;
     client.expect("call_settled").await;
+}
+
+const PICTURE: &str = "iVBORw0KGgo=";
+
+/// A tool that saves what it saw before it asks a person, as the computer tool does.
+fn clicking_agent(seen: &Arc<AtomicU32>, picture: &'static str) -> Agent {
+    let seen = seen.clone();
+    let schema = json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
+    let click = Tool::dynamic("click", "Clicks.", schema, |_, _: serde_json::Value| async {
+        Ok::<_, ToolError>("clicked")
+    });
+    let click = click.needs_approval_if_async(move |ctx: ToolContext, _: &serde_json::Value| {
+        let page = seen.load(Ordering::Relaxed);
+        async move {
+            let picture = ctx.save_media("image/png", picture).await.expect("it is stored");
+            let evidence =
+                CallEvidence::new(format!("page {page}\u{202e}\nbutton Pay")).with_picture(picture);
+            ctx.save_evidence(&evidence).await.expect("it is stored");
+            true
+        }
+    });
+    Agent::new("desk").tool(click)
+}
+
+async fn connect_clicking(picture: &'static str, store: &Arc<MemoryStore>) -> RealtimeSession {
+    let server = LoopbackServer::new([LoopbackReply::call("p1", "click", "{}")]);
+    let agent = clicking_agent(&Arc::new(AtomicU32::new(1)), picture);
+    let realtime = RealtimeSessionBuilder::new(agent, server.client_model()).store(store.clone());
+    realtime.connect().await.expect("connects")
+}
+
+/// The person sees what the tool saw, and a decision on a display without it counts for nothing.
+#[tokio::test(start_paused = true)]
+async fn a_browser_sees_what_the_tool_saw() {
+    let store: Arc<MemoryStore> = Arc::default();
+    let session = connect_clicking(PICTURE, &store).await;
+    let (mut client, _serving) = TestClient::connect(BrowserRelay::new().decisions_by("ann"), &session).await;
+    client.expect("live").await;
+    client.send(json!({ "type": "text", "text": "Click" })).await;
+    let held = client.expect("call_held").await;
+    let lines = ["desk would like to call click:", "no arguments", "page 1\\u{202e}", "button Pay"];
+    assert_eq!(held["lines"], json!(lines));
+    assert_eq!(held["picture"], json!(format!("data:image/png;base64,{PICTURE}")));
+    let call = session.held_calls().await.expect("is there").remove(0);
+    let without = CallDisplay::new(&call).digest.to_string();
+    client.send(json!({ "type": "decide", "digest": without, "decision": { "kind": "approve" } })).await;
+    client.expect("refused").await;
+    client
+        .send(json!({ "type": "decide", "digest": held["digest"], "decision": { "kind": "approve" } }))
+        .await;
+    assert_eq!(client.expect("call_settled").await["output"], json!("clicked"));
+}
+
+/// A call whose picture cannot be displayed can be rejected and not approved.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_displayed_cannot_be_approved() {
+    let store: Arc<MemoryStore> = Arc::default();
+    let session = connect_clicking("PHN2Zz48L3N2Zz4=", &store).await;
+    let (mut client, _serving) = TestClient::connect(BrowserRelay::new().decisions_by("ann"), &session).await;
+    client.expect("live").await;
+    client.send(json!({ "type": "text", "text": "Click" })).await;
+    let held = client.expect("call_held").await;
+    assert_eq!(held["picture"], json!(null));
+    for (kind, answer) in [("approve", "refused"), ("reject", "call_settled")] {
+        client
+            .send(json!({ "type": "decide", "digest": held["digest"], "decision": { "kind": kind } }))
+            .await;
+        client.expect(answer).await;
+    }
 }

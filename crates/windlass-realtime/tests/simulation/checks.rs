@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use windlass::core::id::CallId;
-use windlass::core::item::Item;
 use windlass_realtime::testing::{LoopbackServer, find_wire_violations};
-use windlass_realtime::{CloseReport, RealtimeEvent, RealtimeItemKind, ReconnectPolicy};
+use windlass_realtime::{
+    CloseReason, CloseReport, RealtimeEntry, RealtimeEvent, RealtimeHistory, RealtimeItemKind,
+    ReconnectPolicy, ReplayedSession,
+};
 
 /// The time of a subscription.
 #[derive(Clone, Copy, PartialEq)]
@@ -15,11 +17,12 @@ pub(crate) enum WatchStart {
     AfterStart,
 }
 
-/// Checks that each trip is reported once, that each end has a start, and that nothing follows the last event.
+/// Checks that each trip is reported once, that each start has an end and each end a start, and that nothing follows the
+/// last event.
 pub(crate) fn check_events(events: &[RealtimeEvent], from: WatchStart) {
     assert!(matches!(events.last(), Some(RealtimeEvent::Closed(_))), "a watcher was not told of the end");
-    let (mut begun, mut tripped, mut settled, mut started) =
-        (BTreeSet::new(), BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+    let (mut begun, mut ended, mut tripped, mut settled, mut started) =
+        (BTreeSet::new(), BTreeSet::new(), BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
     let mut current = None;
     for event in events {
         match event {
@@ -41,6 +44,7 @@ pub(crate) fn check_events(events: &[RealtimeEvent], from: WatchStart) {
             RealtimeEvent::TurnEnded { response, .. } => {
                 let is_known = from == WatchStart::AfterStart || begun.contains(response);
                 assert!(is_known, "an answer ended that had not begun");
+                assert!(ended.insert(response.clone()), "an answer ended twice");
             }
             RealtimeEvent::GuardrailTripped { response, .. } => {
                 assert!(tripped.insert(response.clone()), "two messages for one trip");
@@ -51,31 +55,58 @@ pub(crate) fn check_events(events: &[RealtimeEvent], from: WatchStart) {
             _ => {}
         }
     }
+    // A response that is open when the session is left to another process is asked for again there.
+    if events
+        .last()
+        .is_some_and(|last| matches!(last, RealtimeEvent::Closed(reason) if !is_left_open(reason)))
+    {
+        let open: Vec<_> = begun.difference(&ended).collect();
+        assert!(open.is_empty(), "answers that never ended: {open:?}");
+    }
     for (call, times) in started {
         assert_eq!((times, settled.get(&call)), (1, Some(&1)), "call `{call}` started and ended");
     }
 }
 
-/// Checks that each call has at most one output and that item ids are unique.
-pub(crate) fn check_report(report: &CloseReport) {
-    let ids: BTreeSet<_> = report.history.items().iter().map(|item| &item.id).collect();
-    assert_eq!(ids.len(), report.history.items().len(), "two items of one id");
-    let mut outputs: BTreeMap<CallId, u32> = BTreeMap::new();
-    for item in report.history.items() {
-        if let RealtimeItemKind::Output { call, .. } = &item.kind {
-            *outputs.entry(call.clone()).or_default() += 1;
-        }
+/// Returns true if the calls of a session are left to the process that resumes it.
+fn is_left_open(reason: &CloseReason) -> bool {
+    matches!(reason, CloseReason::Detached | CloseReason::JournalFailed(_))
+}
+
+/// Checks that each call has one output, after the call, unless the report says what became of the call, and that the
+/// journal has the same conversation.
+pub(crate) fn check_report(report: &CloseReport, entries: &[RealtimeEntry]) {
+    let open = open_calls(&report.history);
+    let CloseReport { in_doubt, draining, awaiting_decision, .. } = report;
+    let known: BTreeSet<&CallId> = in_doubt.iter().chain(draining).chain(awaiting_decision).collect();
+    let forgotten: Vec<_> = open.iter().filter(|call| !known.contains(call)).collect();
+    assert!(forgotten.is_empty() || is_left_open(&report.reason), "calls without an output: {forgotten:?}");
+    let replayed = ReplayedSession::replay(entries).expect("the journal can be read").history;
+    let journalled_open = open_calls(&replayed);
+    match &report.reason {
+        CloseReason::JournalFailed(_) => {}
+        CloseReason::Detached => assert_eq!(journalled_open, open, "the journal forgot an output"),
+        _ => assert_eq!(replayed, report.history, "the journal has another conversation"),
     }
-    assert!(outputs.values().all(|count| *count == 1), "{outputs:?}");
-    let open = report.history.to_items().iter().fold(BTreeSet::new(), |mut open, item| {
-        match item {
-            Item::Call(call) => drop(open.insert(call.id.clone())),
-            Item::Output(output) => assert!(open.remove(&output.call), "an output before its call"),
+}
+
+/// Checks that no call has two outputs and that item ids are unique, and returns the calls without an output.
+fn open_calls(history: &RealtimeHistory) -> BTreeSet<CallId> {
+    let ids: BTreeSet<_> = history.items().iter().map(|item| &item.id).collect();
+    assert_eq!(ids.len(), history.items().len(), "two items of one id");
+    let mut open = BTreeSet::new();
+    for item in history.items() {
+        match &item.kind {
+            RealtimeItemKind::Call { call, .. } => {
+                assert!(open.insert(call.clone()), "two calls of the id `{call}`");
+            }
+            RealtimeItemKind::Output { call, .. } => {
+                assert!(open.remove(call), "a second output of `{call}`, or one before the call");
+            }
             _ => {}
         }
-        open
-    });
-    assert!(open.is_empty(), "{open:?}");
+    }
+    open
 }
 
 /// Checks the conduct of the sessions on every connection: one output for each call, one response at a time, and no

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::claim::ClaimOwner;
 use super::scan::{KnownFile, ScanOutcome, load_known_files, prepare_document, scan_group, update_metadata};
@@ -91,8 +91,9 @@ impl Index {
     ///
     /// # Errors
     ///
-    /// Returns [`SearchError::MissingRoot`] if a path does not exist any more, after the others were updated. Its files
-    /// stay in the index, because a disk that is not mounted looks the same as a folder that was deleted.
+    /// Returns [`SearchError::MissingRoot`] if a path does not exist any more, or is a folder without files now, after the
+    /// others were updated. Its files stay in the index, because a disk that is not mounted looks the same as a folder
+    /// that was deleted or emptied.
     pub fn refresh(&self) -> Result<IndexingReport, SearchError> {
         let roots: Vec<(String, String)> = self.inner.read_transaction(|db| {
             db.prepare("SELECT path, attributes FROM roots WHERE store = ?1 ORDER BY path")?
@@ -182,7 +183,8 @@ impl<'a> IndexUpdate<'a> {
         self
     }
 
-    /// Removes the files of the path from the index if it does not exist any more. By default that is an error.
+    /// Removes the files of the path from the index if it does not exist any more, or is a folder without files now. By
+    /// default that is an error.
     pub fn remove_if_missing(mut self) -> Self {
         self.removes_if_missing = true;
         self
@@ -202,7 +204,7 @@ impl<'a> IndexUpdate<'a> {
     /// # Errors
     ///
     /// Returns an error if the path cannot be accessed, the embedder fails or the index cannot be written, and
-    /// [`SearchError::MissingRoot`] if the path was added before and does not exist any more.
+    /// [`SearchError::MissingRoot`] if the path was added before and does not exist any more, or had files and has none.
     /// Problems with single files are listed in the report.
     pub fn run(mut self) -> Result<IndexingReport, SearchError> {
         let fail = |source| SearchError::PathAccess { path: self.path.clone(), source };
@@ -216,15 +218,22 @@ impl<'a> IndexUpdate<'a> {
         let walked = match list_folder(&root, &self.index.inner.limits, &mut report) {
             Ok(walked) => walked,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.is_root(&root)? => {
-                if !self.removes_if_missing {
-                    let store = &*self.index.store;
-                    let known = self.index.inner.read_transaction(|db| load_paths_under(db, store, &root))?;
-                    return Err(SearchError::MissingRoot { path: root, file_count: known.len() });
-                }
                 FolderListing::default()
             }
             Err(error) => return Err(fail(error)),
         };
+        // A mount point without its disk is an empty folder.
+        if walked.files.is_empty() && !self.removes_if_missing && self.is_root(&root)? {
+            let store = &*self.index.store;
+            let mut known = self.index.inner.read_transaction(|db| load_paths_under(db, store, &root))?;
+            // Folders that were not listed may have theirs.
+            known.retain(|path| {
+                !walked.unscanned.iter().any(|unseen| Path::new(path).starts_with(path_to_text(unseen)))
+            });
+            if !known.is_empty() || !root.exists() {
+                return Err(SearchError::MissingRoot { path: root, file_count: known.len() });
+            }
+        }
         let (index, store) = (self.index, &*self.index.store);
         index.inner.write_transaction(|db| {
             let attributes = serde_json::to_string(&self.attributes).unwrap_or_default();
@@ -291,11 +300,19 @@ impl<'a> IndexUpdate<'a> {
         };
         let owner = ClaimOwner::register(inner)?;
         let mut left = self.read_claimed(entries, known, &owner, &mut progress, report)?;
-        while !left.is_empty() {
+        let mut last_progress = Instant::now();
+        while !left.is_empty() && last_progress.elapsed() < inner.limits.max_claim_wait {
             // The others commit a batch every few seconds.
             thread::sleep(CLAIM_POLL_INTERVAL);
             let known = inner.read_transaction(|db| load_known_files(db, &store))?;
+            let count_before = left.len();
             left = self.read_claimed(left, &known, &owner, &mut progress, report)?;
+            if left.len() < count_before {
+                last_progress = Instant::now();
+            }
+        }
+        for entry in left {
+            report.add_problem(&entry.path, "another process has claimed the file and does not index it");
         }
         Ok(())
     }

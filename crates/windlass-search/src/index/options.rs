@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension};
 
@@ -49,6 +50,9 @@ pub struct IndexingLimits {
     pub max_files: usize,
     /// Maximum nesting depth of folders. 64 by default.
     pub max_depth: usize,
+    /// Maximum time to wait for another process that has claimed files of the folder and indexes none of them, such as a
+    /// process that was stopped. 10 minutes by default.
+    pub max_claim_wait: Duration,
 }
 
 impl Default for IndexingLimits {
@@ -61,6 +65,7 @@ impl Default for IndexingLimits {
             max_extraction_steps: 100_000_000,
             max_files: 1_000_000,
             max_depth: 64,
+            max_claim_wait: Duration::from_secs(600),
         }
     }
 }

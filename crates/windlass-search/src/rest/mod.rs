@@ -41,6 +41,11 @@ const REQUEST_OVERHEAD_BYTES: u64 = 1 << 20;
 /// Maximum time for a client to send its headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Maximum time for a client to send the first byte of a body, or the next one.
+const BODY_PAUSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Minimum number of bytes of a body that a client must send in each second, on average after the first pause.
+const MIN_BODY_RATE: u64 = 16 * 1024;
+
 /// An HTTP request, reduced to the parts that the API uses.
 #[derive(Clone, Debug, Default)]
 pub struct RestRequest {
@@ -222,11 +227,20 @@ fn http_response(response: RestResponse) -> hyper::Response<FullBody> {
     answer
 }
 
-/// Reads a request's body; returns an error response if it exceeds the limit.
+/// Reads a request's body; returns an error response if it exceeds the limit, or if the client sends it too slowly: the
+/// memory that it occupies is not available to other requests.
 async fn read_body(body: Incoming, limit: u64) -> Result<Vec<u8>, RestResponse> {
     let mut body = pin!(body);
     let mut whole = Vec::new();
-    while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
+    let start = tokio::time::Instant::now();
+    let too_slow = || json::error_response(408, "the body of the request arrives too slowly");
+    loop {
+        let earned = Duration::from_secs(whole.len() as u64 / MIN_BODY_RATE);
+        let next = poll_fn(|context| body.as_mut().poll_frame(context));
+        let deadline = start + BODY_PAUSE_TIMEOUT + earned;
+        let Some(frame) = tokio::time::timeout_at(deadline, next).await.map_err(|_| too_slow())? else {
+            break;
+        };
         let frame =
             frame.map_err(|error| json::error_response(400, &format!("the body cannot be read: {error}")))?;
         if let Ok(data) = frame.into_data() {

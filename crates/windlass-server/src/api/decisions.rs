@@ -211,6 +211,9 @@ async fn check_decision(
     if shown.sheet.digest != displayed.to_string() {
         return Err(changed_sheet());
     }
+    if body.for_run && decision == Decision::Approve && shown.sheet.covers_always.is_none() {
+        return Err(ApiError::invalid("an approval of this call covers no later one: leave out `for_run`"));
+    }
     let scope = if body.for_run { DecisionScope::ToolForRun } else { DecisionScope::ThisCall };
     let review = DecisionReview {
         decided_by: person.name.clone(),

@@ -34,6 +34,10 @@ pub(crate) struct ErrorDetail {
     pub(crate) message: String,
 }
 
+/// The code of the error that a response reports, for the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ErrorCode(pub(crate) &'static str);
+
 impl ApiError {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self { status, code, message: message.into() }
@@ -69,6 +73,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let detail = ErrorDetail { code: self.code.to_owned(), message: self.message };
         let mut response = (self.status, Json(ErrorBody { error: detail })).into_response();
+        response.extensions_mut().insert(ErrorCode(self.code));
         if self.status == StatusCode::TOO_MANY_REQUESTS {
             response
                 .headers_mut()

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
-use windlass::core::decision::HoldReason;
+use windlass::core::decision::{DecisionScope, HoldReason, PendingCall};
 use windlass_text::SafeText;
 
 use super::runs::page_size;
@@ -94,6 +94,10 @@ pub(crate) fn inbox_item(state: &ServerState, entry: &PendingEntry) -> InboxItem
         HoldReason::Question(_) => None,
         _ => state.preview.as_ref().and_then(|preview| preview(&entry.run, pending)),
     };
+    let has_standing_approvals = state.catalogue.has_standing_approvals(&pending.agent, &pending.tool);
+    let max_approval_scope =
+        if has_standing_approvals { pending.max_approval_scope } else { DecisionScope::ThisCall };
+    let pending = &PendingCall { max_approval_scope, ..pending.clone() };
     InboxItem {
         run: entry.run.as_str().to_owned(),
         run_agent: entry.root_agent.as_str().to_owned(),

@@ -1,5 +1,6 @@
 //! Operations on journals: fork, diff, verify, export and import, all based on replay.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use windlass::artefact::append_run_media;
 use windlass::core::{
     decision::{Decision, DecisionScope},
     id::{AgentName, CallPath, RunId},
@@ -17,7 +19,7 @@ use windlass::core::{
     item::{Item, OutputContent},
     journal::{
         CallStatus, HashChain, JournalEntry, JournalRecord, ModelResponded, ToolUsePolicyKind,
-        append_text_mac, authenticate_records,
+        append_text_mac, authenticate_records, read_text_media, stored_media_urls,
     },
     provenance::ContentSources,
     usage::Usage,
@@ -191,6 +193,7 @@ fn change_of(
                 model: None,
                 attempts: 1,
                 requested_at: None,
+                finish_reason: None,
             }))
         }
         ForkInput::CallOutput { call, output, is_failure } => ForkChange::CallOutput {
@@ -340,7 +343,7 @@ pub(super) async fn export_run(
         (header::CONTENT_DISPOSITION, disposition),
     ];
     let keys = state.queue.mac_keys().cloned();
-    let text = run_blocking(move || {
+    let mut text = run_blocking(move || {
         let count = paused.record().read_journal()?.len() as u64;
         let mut text = paused.record().to_text();
         if let Some(keys) = keys {
@@ -349,7 +352,27 @@ pub(super) async fn export_run(
         Ok(text)
     })
     .await?;
+    // The text can be dropped on the page again: it fits in a body.
+    let room = (state.limits.body_bytes / 2).saturating_sub(text.len());
+    let mut urls = stored_media_urls(&text);
+    // A fork refers to pictures of its origin, which the person may be unable to view.
+    let mut viewable = BTreeMap::new();
+    for url in &urls {
+        let owner = media_owner(url);
+        if !viewable.contains_key(owner) {
+            let found = find_viewable_run(&state, &person, owner, AccessRole::View).await;
+            viewable.insert(owner.to_owned(), found.is_ok());
+        }
+    }
+    urls.retain(|url| viewable.get(media_owner(url)) == Some(&true));
+    append_run_media(&*state.queue, &mut text, &urls, room).await?;
     Ok((headers, text).into_response())
+}
+
+/// Returns the id of the run that a stored picture belongs to.
+fn media_owner(url: &str) -> &str {
+    let place = url.strip_prefix("artefact:").unwrap_or(url);
+    place.rsplit_once('/').map_or(place, |(run, _)| run)
 }
 
 pub(super) async fn import_run(
@@ -372,12 +395,12 @@ pub(crate) async fn import_text(
     };
     let keys = state.queue.mac_keys().cloned();
     let known_keys = keys.clone();
-    let paused = run_blocking(move || {
+    let (paused, media) = run_blocking(move || {
         let paused = match known_keys {
             Some(keys) => PausedRun::from_text_with_keys(&text, keys),
             None => PausedRun::from_text(&text),
         };
-        paused.map_err(|error| refused(&error))
+        paused.map(|paused| (paused, read_text_media(&text))).map_err(|error| refused(&error))
     })
     .await?;
     let run = paused.record().run_id().clone();
@@ -401,6 +424,13 @@ pub(crate) async fn import_text(
     let owner = LeaseOwner::for_new_driver().to_string();
     let claim = LeaseClaim { owner: &owner, now: wall_clock_now(), duration: IMPORT_LEASE };
     let lease = state.queue.create_run(&run, &agent, claim, lines).await?;
+    let own_prefix = format!("artefact:{run}/");
+    for (url, data) in &media {
+        // Pictures of other runs, such as the origin of a fork, belong to those.
+        if let Some(name) = url.strip_prefix(&own_prefix) {
+            state.queue.save_artefact(&lease, name, data.as_bytes()).await?;
+        }
+    }
     let status = match run_status(paused.record().outline()) {
         "finished" => RunStatus::Finished,
         "failed" => RunStatus::Failed,

@@ -64,7 +64,7 @@ pub(super) async fn complete(
         let (messages, end) = read_to_end(&mut reader).await?;
         return Ok(Json(json!({
             "id": run, "object": "chat.completion", "created": created, "model": request.model,
-            "choices": [{ "index": 0, "finish_reason": "stop", "logprobs": null,
+            "choices": [{ "index": 0, "finish_reason": finish_reason(&end), "logprobs": null,
                 "message": { "role": "assistant", "content": messages.join(MESSAGE_BREAK), "refusal": null } }],
             "usage": usage(&end),
         }))
@@ -102,6 +102,10 @@ pub(super) async fn read_to_end(reader: &mut TextReader) -> Result<(Vec<String>,
         "store_unavailable",
         "the run was lost from view",
     ))
+}
+
+fn finish_reason(end: &RunEndPiece) -> &'static str {
+    if end.is_cut_off { "length" } else { "stop" }
 }
 
 fn usage(end: &RunEndPiece) -> Value {
@@ -163,7 +167,7 @@ impl ChunkWriter {
             Ok(Some(TextPiece::Record(_))) => Some((Vec::new(), ChunkStage::Text { is_between })),
             Ok(Some(TextPiece::End(RunEndPiece { error: Some(error), .. }))) => failed(&error),
             Ok(Some(TextPiece::End(end))) => {
-                let mut events = vec![self.chunk(&json!({}), Some("stop"))];
+                let mut events = vec![self.chunk(&json!({}), Some(finish_reason(&end)))];
                 if self.has_usage {
                     let chunk = json!({ "id": self.id, "object": "chat.completion.chunk", "created": self.created,
                         "model": self.model, "choices": [], "usage": usage(&end) });

@@ -96,6 +96,8 @@ pub(super) struct RunEndPiece {
     /// Error of a run that failed or was cancelled.
     pub(super) error: Option<String>,
     pub(super) is_cancelled: bool,
+    /// True if the last text ended at the maximum of output tokens.
+    pub(super) is_cut_off: bool,
     pub(super) input_tokens: u64,
     pub(super) output_tokens: u64,
 }
@@ -115,6 +117,7 @@ pub(super) struct TextReader {
     /// Messages that may be final. They follow when the run goes on or has finished, and not if it has failed.
     held: Vec<TextPiece>,
     pieces: std::collections::VecDeque<TextPiece>,
+    is_cut_off: bool,
     input_tokens: u64,
     output_tokens: u64,
     elsewhere: DeltasElsewhere,
@@ -185,6 +188,7 @@ impl TextReader {
             last_response: None,
             held: Vec::new(),
             pieces: Default::default(),
+            is_cut_off: false,
             input_tokens: 0,
             output_tokens: 0,
             elsewhere: DeltasElsewhere::new(None),
@@ -287,6 +291,7 @@ impl TextReader {
                     self.settle_message(item, has_calls);
                 }
             }
+            self.is_cut_off = responded["finish_reason"] == "length_limit";
             self.written.clear();
             self.last_response = Some(seq);
             self.elsewhere.is_void = false;
@@ -313,6 +318,7 @@ impl TextReader {
         self.pieces.push_back(TextPiece::End(RunEndPiece {
             error,
             is_cancelled,
+            is_cut_off: self.is_cut_off,
             input_tokens,
             output_tokens,
         }));

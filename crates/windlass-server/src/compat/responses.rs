@@ -12,9 +12,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use windlass::core::id::SessionId;
 use windlass::core::item::Item;
-use windlass::core::run::RunEnd;
+use windlass::core::run::{RunEnd, RunItem, RunItemKind};
 use windlass::error::StoreErrorKind;
 use windlass::fleet::{QueuedRun, QueuedState, RunQueue, RunSubmission};
+use windlass::model::FinishReason;
 use windlass::store::{OpenRunError, load_paused};
 
 use super::chat::read_to_end;
@@ -83,7 +84,8 @@ pub(super) async fn create(
     }
     if !request.stream {
         let (messages, end) = read_to_end(&mut reader).await?;
-        return Ok(Json(head.response("completed", &messages, Some(&end))).into_response());
+        let status = if end.is_cut_off { "incomplete" } else { "completed" };
+        return Ok(Json(head.response(status, &messages, Some(&end))).into_response());
     }
     let writer = ResponseWriter { head, sequence: 0, messages: Vec::new(), is_open: false, is_done: false };
     let events = stream::unfold((reader, writer, true), |(mut reader, mut writer, is_first)| async move {
@@ -121,29 +123,58 @@ pub(super) async fn retrieve(
         Some(RunEnd::Failed(failure)) => Some(failure.to_string()),
         _ => None,
     };
-    let is_failed = error.is_some();
     let end = RunEndPiece {
         error,
         is_cancelled: matches!(record.state().outcome(), Some(RunEnd::Cancelled)),
+        is_cut_off: record.finish_reason() == Some(&FinishReason::LengthLimit),
         input_tokens: usage.input_tokens,
         output_tokens: usage.output_tokens,
     };
-    // The last message of a failed run may be the one that an output guardrail has blocked.
-    let messages: Vec<String> = record
-        .run_items()
-        .iter()
-        .filter_map(|item| match &*item.item {
-            Item::Message(message) if !is_failed => Some(message.text()),
-            _ => None,
-        })
-        .collect();
+    let messages = match record.state().outcome() {
+        Some(RunEnd::Finished(_)) => model_messages(&record.run_items(), MessagesShown::All),
+        // The last message of a failed run may be the one that an output guardrail has blocked.
+        Some(RunEnd::Failed(_)) => Vec::new(),
+        Some(RunEnd::Cancelled) | None => model_messages(&record.run_items(), MessagesShown::BesideCalls),
+    };
     let status = match record.state().outcome() {
+        Some(RunEnd::Finished(_)) if end.is_cut_off => "incomplete",
         Some(RunEnd::Finished(_)) => "completed",
         Some(RunEnd::Failed(_)) => "failed",
         Some(RunEnd::Cancelled) => "cancelled",
         None => "in_progress",
     };
     Ok(Json(head.response(status, &messages, Some(&end))))
+}
+
+/// The messages of a run that a client may see.
+#[derive(Clone, Copy, PartialEq)]
+enum MessagesShown {
+    /// The run has finished, so that no guardrail has blocked a message.
+    All,
+    /// Those of responses with calls. Any other message is a final output that guardrails may not have passed.
+    BesideCalls,
+}
+
+/// Returns the messages of the model.
+fn model_messages(items: &[RunItem], shown: MessagesShown) -> Vec<String> {
+    let mut messages = Vec::new();
+    let mut has_calls = false;
+    for item in items.iter().rev() {
+        match (item.kind, &*item.item) {
+            (RunItemKind::ModelOutput, Item::Message(message)) => {
+                if has_calls || shown == MessagesShown::All {
+                    messages.push(message.text());
+                }
+            }
+            (RunItemKind::ModelOutput, _) => {}
+            (RunItemKind::ToolCall | RunItemKind::HandoffCall, _) => has_calls = true,
+            (RunItemKind::CallOutput | RunItemKind::HandoffOutput | RunItemKind::Correction, _) => {
+                has_calls = false;
+            }
+        }
+    }
+    messages.reverse();
+    messages
 }
 
 /// The facts of a response that do not change.
@@ -163,7 +194,13 @@ impl ResponseHead {
         self.response(
             "failed",
             &[],
-            Some(&RunEndPiece { error, is_cancelled: false, input_tokens: 0, output_tokens: 0 }),
+            Some(&RunEndPiece {
+                error,
+                is_cancelled: false,
+                is_cut_off: false,
+                input_tokens: 0,
+                output_tokens: 0,
+            }),
         )
     }
 
@@ -177,9 +214,10 @@ impl ResponseHead {
         });
         let error = end.and_then(|end| end.error.as_ref());
         let error = error.map(|message| json!({ "code": "server_error", "message": message }));
+        let incomplete = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
         json!({
             "id": self.id, "object": "response", "created_at": self.created, "status": status, "model": self.model,
-            "output": output, "usage": usage, "error": error, "incomplete_details": null, "instructions": null,
+            "output": output, "usage": usage, "error": error, "incomplete_details": incomplete, "instructions": null,
             "metadata": {}, "parallel_tool_calls": true, "temperature": null, "top_p": null, "tool_choice": "auto",
             "tools": [], "previous_response_id": self.previous, "store": true,
         })
@@ -271,7 +309,11 @@ impl ResponseWriter {
             Ok(Some(TextPiece::Record(_))) => {}
             Ok(Some(TextPiece::End(end))) => {
                 self.is_done = true;
-                let status = if end.error.is_some() { "failed" } else { "completed" };
+                let status = match (&end.error, end.is_cut_off) {
+                    (Some(_), _) => "failed",
+                    (None, true) => "incomplete",
+                    (None, false) => "completed",
+                };
                 let response = self.head.response(status, &self.messages, Some(&end));
                 events.push(self.event(&format!("response.{status}"), json!({ "response": response })));
             }

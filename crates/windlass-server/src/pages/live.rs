@@ -98,7 +98,8 @@ impl LiveSession {
                     self.runs.insert(text(&call["kind"]["call"]), text(&entry["run"]));
                 }
             }
-            Some("response_spent") => {
+            // A request inside a call has no agent here: the run of the call has its costs.
+            Some("budget_spent") if entry["agent"].is_string() => {
                 let count = |name: &str| entry["usage"][name].as_u64().unwrap_or(0);
                 self.requests += 1;
                 self.tokens = self.tokens.saturating_add(count("input_tokens") + count("output_tokens"));
@@ -287,7 +288,7 @@ mod tests {
 {"type":"calls_planned","run":"talk-1","response":"r1","agent":"desk","calls":[{"id":"i2","kind":{"type":"call","call":"c1","name":"pay","arguments":"{}"}}]}
 {"type":"item_changed","item":{"id":"i3","kind":{"type":"output","call":"c1","text":"paid"}},"after":"i2"}
 {"type":"item_changed","item":{"id":"i4","kind":{"type":"message","role":"assistant","parts":[{"type":"audio","transcript":"It is","heard_ms":1200}]},"status":"interrupted","agent":"desk"},"after":"i3"}
-{"type":"response_spent","usage":{"requests":1,"input_tokens":7,"output_tokens":5},"active_ms":900}
+{"type":"budget_spent","request":"r1","agent":"desk","usage":{"requests":1,"input_tokens":7,"output_tokens":5},"active_ms":900}
 {"type":"item_ch"#;
 
     #[test]

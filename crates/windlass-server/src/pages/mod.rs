@@ -13,7 +13,7 @@ mod run;
 mod run_rows;
 mod timeline;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -27,7 +27,7 @@ use serde::Deserialize;
 use windlass::artefact::fetch_media;
 use windlass::core::id::{AgentName, RunId};
 use windlass::core::inspect::diff_runs;
-use windlass::core::journal::JournalRecord;
+use windlass::core::journal::{JournalRecord, read_text_media};
 use windlass::run::PausedRun;
 use windlass::store::{Store, load_paused};
 use windlass_text::SafeText;
@@ -57,6 +57,16 @@ pub(crate) struct UploadShelf {
     runs: Mutex<VecDeque<UploadedRun>>,
 }
 
+impl UploadShelf {
+    /// Returns a picture of a run that this person has uploaded. Its address names its content, so that it is the same
+    /// picture as in the store.
+    fn find_media(&self, person: &str, url: &str) -> Option<String> {
+        let runs = lock_unpoisoned(&self.runs);
+        let mut own = runs.iter().filter(|run| run.person == person);
+        own.find_map(|run| run.media.get(url).cloned())
+    }
+}
+
 #[derive(Clone)]
 struct UploadedRun {
     key: String,
@@ -64,6 +74,8 @@ struct UploadedRun {
     /// Size of its text.
     size_in_bytes: usize,
     records: Arc<Vec<JournalRecord>>,
+    /// The pictures in the text by their addresses.
+    media: Arc<BTreeMap<String, String>>,
 }
 
 /// Makes the router of the pages.
@@ -289,7 +301,11 @@ async fn upload(
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "unreadable_run", message)
     };
     let size_in_bytes = text.len();
-    let paused = run_blocking(move || PausedRun::from_text(&text).map_err(|error| refused(&error))).await?;
+    let (paused, media) = run_blocking(move || {
+        let paused = PausedRun::from_text(&text).map_err(|error| refused(&error))?;
+        Ok((paused, read_text_media(&text)))
+    })
+    .await?;
     let records = paused.record().read_journal()?.to_vec();
     let key = uuid::Uuid::now_v7().simple().to_string();
     let mut runs = lock_unpoisoned(&state.uploads.runs);
@@ -298,6 +314,7 @@ async fn upload(
         person: person.name,
         size_in_bytes,
         records: Arc::new(records),
+        media: Arc::new(media),
     });
     runs.truncate(MAX_UPLOADS);
     let size = |runs: &VecDeque<UploadedRun>| runs.iter().map(|run| run.size_in_bytes).sum::<usize>();
@@ -398,8 +415,14 @@ async fn show_media(
 ) -> Result<Response, ApiError> {
     let run = asked.url.strip_prefix("artefact:").and_then(|rest| rest.rsplit_once('/'));
     let Some((run, _)) = run else { return Err(ApiError::invalid("not a picture of a run")) };
-    find_viewable_run(&state, &person, run, AccessRole::View).await?;
-    let text = fetch_media(&*state.queue, &asked.url).await?.ok_or_else(|| ApiError::run_not_found(run))?;
+    let text = match state.uploads.find_media(&person.name, &asked.url) {
+        Some(text) => text,
+        None => {
+            find_viewable_run(&state, &person, run, AccessRole::View).await?;
+            let stored = fetch_media(&*state.queue, &asked.url).await?;
+            stored.ok_or_else(|| ApiError::run_not_found(run))?
+        }
+    };
     let bytes = decode_base64(&text).ok_or_else(|| ApiError::invalid("not a picture of a run"))?;
     let kind = match bytes.as_slice() {
         [0x89, b'P', b'N', b'G', ..] => "image/png",

@@ -9,10 +9,11 @@ use windlass::core::{
     journal::{GuardrailOutcome, GuardrailStage, JournalRecord},
     run::Run,
 };
+use windlass_text::format_utc_time;
 
 use super::inbox::{argument_table, card};
 use super::markup::{
-    duration, item, line, number, output, prose, query_text, status_tone, status_word, time, utc_text,
+    duration, item, line, number, output, prose, query_text, status_tone, status_word, time,
 };
 use super::run_rows::{CallRow, RowBuilder, RowKind, RowTone, RunRow};
 use super::timeline::timeline;
@@ -191,7 +192,7 @@ fn journal(view: &RunView<'_>, shown: &[JournalRecord], window: &[RunRow]) -> Ma
                     @for step in lines {
                         tr id={ "record-" (step.seq) } {
                             td { a href={ (view.base) "?at=" (step.seq) } { (step.seq) } }
-                            td.mono { (utc_text(step.at.0)) }
+                            td.mono { (format_utc_time(step.at.0)) }
                             td { (line(step.agent.as_str())) }
                             td { (line(&step.text)) }
                         }

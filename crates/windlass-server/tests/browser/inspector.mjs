@@ -13,7 +13,7 @@ const store = join(folder, "store.db");
 // A loaded machine may need long for anything.
 const PATIENCE = 180_000;
 // What the browser says about requests to a server that was killed.
-const isOfDeadServer = text => /net::ERR_(CONNECTION|INCOMPLETE|EMPTY|SOCKET)/.test(text);
+const isOfDeadServer = text => /net::ERR_(CONNECTION|INCOMPLETE|EMPTY|SOCKET)|status of (401|503)/.test(text);
 
 let server, base;
 async function startServer(port = "0") {
@@ -88,6 +88,19 @@ try {
   await startServer(port);
   await until("the page is live again", () => watcher.locator("#live.on").isVisible());
 
+  // A stream that is refused is closed by the browser: the page connects again, and asks for a login if that is over.
+  const refuseWith = async (status, shown) => {
+    await watcher.route(/\/v1\/(inbox\/events|me)$/, route => route.fulfill({ status, body: "{}" }));
+    await watcher.reload();
+    await until(`the page sees a stream that is refused with ${status}`, shown);
+    await watcher.unrouteAll();
+  };
+  await refuseWith(503, () => watcher.locator("#live.lost").isVisible());
+  await until("the page is live after a refused stream", () => watcher.locator("#live.on").isVisible());
+  await refuseWith(401, () => watcher.url().endsWith("/login"));
+  await watcher.goto(base + "/");
+  await until("the page is live after a login", () => watcher.locator("#live.on").isVisible());
+
   // By keyboard alone.
   await page.bringToFront();
   await page.reload();
@@ -158,6 +171,19 @@ try {
   const isPainted = locator => locator.evaluate(picture => picture.complete && picture.naturalWidth > 0);
   await until("the picture of the screen is painted", () => isPainted(click.locator(".evidence img")));
   await until("the click can be approved", () => click.locator("button[data-act=approve]").first().isEnabled());
+  // A picture that could not be loaded is complete, and nobody has seen it.
+  const [isComplete, isWithheld] = await click.evaluate(async card => {
+    const picture = card.querySelector(".evidence img");
+    const { src } = picture;
+    picture.removeAttribute("src");
+    updateCard(card);
+    const states = [picture.complete, card.querySelector("button[data-act=approve]").disabled];
+    picture.src = src;
+    await picture.decode();
+    updateCard(card);
+    return states;
+  });
+  check(isComplete && isWithheld, "a call whose picture is broken cannot be approved");
   await click.locator("button[data-act=approve]").first().click();
   await until("the click is done", async () => (await api("/v1/runs/clicked")).status === "finished");
   await page.goto(base + "/runs/clicked");

@@ -181,7 +181,8 @@ pub fn clerk_named(name: &str) -> Agent {
         let evidence = CallEvidence::new("The page is https://shop.example/pay.\nbutton \"Pay\u{202e}\"");
         ctx.save_evidence(&evidence.with_picture(picture)).await.unwrap();
         true
-    });
+    })
+    .without_standing_approvals();
     Agent::new(name)
         .instructions("Pay what is due.")
         .model(windlass::model::SharedModel::new(ClerkModel))

@@ -242,6 +242,7 @@ impl<'a> Process<'a> {
             model: None,
             attempts: 1,
             requested_at: None,
+            finish_reason: None,
         })))
     }
 
@@ -455,16 +456,20 @@ impl<'a> Process<'a> {
         let may_repeat_timeout = tool.is_some_and(|tool| tool.effect != ToolEffect::Once)
             || self.has_fault(DriverFault::RepeatsTimeouts);
         let text = "The tool did not return in time.";
+        let ended = |status, text: String, is_retry_due| {
+            let result = CallResult::new(status, text);
+            match is_retry_due {
+                true => CallReport::RetryDue { delay: Duration::ZERO, result: result.into() },
+                false => CallReport::BodyEnded(result),
+            }
+        };
         Ok(Some(match step {
             BodyStep::Returned(output) => {
                 CallReport::BodyEnded(CallResult::new(CallStatus::Succeeded, output))
             }
-            BodyStep::Failed(_) if can_retry => CallReport::RetryDue(Duration::ZERO),
-            BodyStep::Failed(error) => CallReport::BodyEnded(CallResult::new(CallStatus::Failed, error)),
-            BodyStep::Hangs if can_retry && may_repeat_timeout => CallReport::RetryDue(Duration::ZERO),
-            BodyStep::Hangs | BodyStep::Waits => {
-                CallReport::BodyEnded(CallResult::new(CallStatus::TimedOut, text))
-            }
+            BodyStep::Failed(error) => ended(CallStatus::Failed, error, can_retry),
+            BodyStep::Hangs => ended(CallStatus::TimedOut, text.into(), can_retry && may_repeat_timeout),
+            BodyStep::Waits => ended(CallStatus::TimedOut, text.into(), false),
             BodyStep::Asked(question) => CallReport::QuestionAsked(question),
         }))
     }

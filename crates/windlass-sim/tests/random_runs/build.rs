@@ -168,6 +168,7 @@ pub(crate) fn output_guardrail(lab: &Arc<WorldObserver>, spec: &RunGuardrailSpec
         let lab = lab.clone();
         async move {
             lab.random_delay(20).await;
+            lab.maybe_crash().await;
             run_verdict(&lab, trips)
         }
     })
@@ -207,6 +208,7 @@ fn tool_output_guardrail(lab: &Arc<WorldObserver>, spec: &ToolGuardrailSpec) -> 
         let (lab, guard) = (lab.clone(), guard.clone());
         async move {
             lab.random_delay(20).await;
+            lab.maybe_crash().await;
             tool_verdict(&lab, &guard)
         }
     })

@@ -1,14 +1,17 @@
 //! Checks after a process that did not crash.
 
+use std::sync::Arc;
+
 use windlass::core::{
     decision::HoldReason,
     id::{CallId, CallPath},
+    item::Item,
     journal::{CallHeld, CallStatus, JournalEntry, JournalRecord},
     plan::{BodyKind, CallDisposition},
     run::RunEnd,
     tool::ToolEffect,
 };
-use windlass::run::{CancelledRun, RunRecord};
+use windlass::run::{RunRecord, RunSettlement};
 use windlass_sim::{check_history, check_record};
 
 use crate::process::ProcessReport;
@@ -105,15 +108,11 @@ impl SimulatedRun {
         }
     }
 
-    /// Checks that the settlement lists every call of the last turn once, and that calls that may have taken
-    /// effect are in doubt.
-    pub(crate) fn check_settlement(&self, cancelled: &CancelledRun) {
-        if !self.may_be_cancelled {
-            self.observer.report_violation("the run ended as cancelled, and nobody cancelled it");
-        }
-        let settlement = &cancelled.settlement;
+    /// Checks that the settlement of a run that was cancelled or failed lists every call of the last turn once, that calls
+    /// that may have taken effect are in doubt, and that the session keeps every call that did.
+    pub(crate) fn check_settlement(&self, settlement: &RunSettlement, record: &RunRecord) {
         let lists = [&settlement.finished, &settlement.stopped, &settlement.in_doubt];
-        for (call, is_doubtful) in calls_of_last_response(cancelled.record.journal()) {
+        for (call, is_doubtful) in calls_of_last_response(record.journal()) {
             let times = lists.iter().filter(|list| list.contains(&call)).count();
             if times != 1 {
                 self.observer
@@ -122,6 +121,18 @@ impl SimulatedRun {
             if is_doubtful && !settlement.in_doubt.contains(&call) {
                 self.observer
                     .report_violation(format!("call {call} may have happened and is not reported in doubt"));
+            }
+        }
+        // The next run on the session knows of every call that happened.
+        let kept = record.state().session_items(0);
+        let happened = self.observer.world.effects().into_iter().map(|effect| effect.path);
+        for path in happened.filter(|path| !self.observer.was_denied(path)) {
+            let outermost = path.parent_calls().first().unwrap_or(path.call());
+            let is_kept = |item: &Arc<Item>| matches!(&**item, Item::Call(made) if made.id == *outermost);
+            if !kept.iter().any(is_kept) {
+                self.observer.report_violation(format!(
+                    "call {path} has happened, and the session does not know of it"
+                ));
             }
         }
     }

@@ -64,7 +64,7 @@ struct ObserverState {
     told_ends: BTreeSet<u64>,
     /// Records of settlements that hooks must have been told of when the run has ended, with the path of the call.
     due_ends: BTreeMap<u64, String>,
-    /// Calls of open turns that started and whose output was not withheld.
+    /// Calls of open turns that started.
     started_calls: BTreeSet<String>,
 }
 
@@ -178,7 +178,9 @@ impl WorldObserver {
     /// Checks the model's input: it must not contain outputs of cancelled calls, whatever happened to the run.
     pub(crate) fn check_model_input(&self, input: &[Arc<Item>]) {
         let is_stopped = |item: &Arc<Item>| match &**item {
-            Item::Output(output) => output.content.text() == model_text::CANCELLED,
+            Item::Output(output) => {
+                [model_text::CANCELLED, model_text::EFFECT_UNKNOWN].contains(&&*output.content.text())
+            }
             _ => false,
         };
         if input.iter().any(is_stopped) {
@@ -242,6 +244,11 @@ impl WorldObserver {
         if self.world.count_by_call(path.clone()) > 0 {
             *self.lock_state().false_denials.entry(path.to_string()).or_default() += 1;
         }
+    }
+
+    /// Returns true if a person said wrongly that a call in doubt did not happen.
+    pub(crate) fn was_denied(&self, path: &CallPath) -> bool {
+        self.lock_state().false_denials.contains_key(&path.to_string())
     }
 
     /// Notes the start of a body, and checks everything that must precede it.
@@ -361,10 +368,6 @@ impl ObserverState {
             }
             JournalEntry::CallStarted(started) => {
                 self.started_calls.insert(path(&started.call));
-            }
-            // A later driver may settle the call, and then its hooks know of no start.
-            JournalEntry::CallBodyEnded(ended) => {
-                self.started_calls.remove(&path(&ended.call));
             }
             JournalEntry::CallSettled(settled) if settled.status == CallStatus::Succeeded => {
                 let path = path(&settled.call);

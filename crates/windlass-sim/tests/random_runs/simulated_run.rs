@@ -148,8 +148,15 @@ impl SimulatedRun {
             Ok(RunResult::Detached(_)) => Ok(ProcessOrigin::Stored),
             Ok(RunResult::Finished(_)) => Err(ProcessStop::RunEnded("finished", journal)),
             Ok(RunResult::Cancelled(cancelled)) => {
-                self.check_settlement(&cancelled);
+                if !self.may_be_cancelled {
+                    self.observer.report_violation("the run ended as cancelled, and nobody cancelled it");
+                }
+                self.check_settlement(&cancelled.settlement, &cancelled.record);
                 Err(ProcessStop::RunEnded("cancelled", journal))
+            }
+            Err(RunError::Failed(failed)) => {
+                self.check_settlement(&failed.settlement, &failed.record);
+                Err(ProcessStop::RunEnded("failed", journal))
             }
             Err(_) => Err(ProcessStop::RunEnded("failed", journal)),
         }

@@ -16,7 +16,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Resource, Rlimit, WaitOptions, setrlimit};
 
-use super::protected_files::ProtectedFiles;
+use super::protected_files::{MountState, ProtectedFiles, ProtectionLimits};
 use super::protocol::{
     ConfinementLevel, ConfinementReport, HelperReport, SandboxGap, SandboxedCommand, SupervisedCommand,
     SupervisorReport,
@@ -70,11 +70,17 @@ fn serve_command(order: SandboxedCommand, line: &UnixStream, reports: &mut UnixS
         Ok(own) => own,
         Err(error) => return failed(format!("no folder for temporary files: {error}")),
     };
-    let protected = ProtectedFiles::find(&order.root, &order.protected, order.git_access, own.path());
+    let limits = ProtectionLimits::default();
+    let protected = ProtectedFiles::find(&order.root, &order.protected, order.git_access, own.path(), limits);
     let mut gaps = Vec::new();
     // This process has one thread, which the namespaces need.
     let namespaces = enter_namespaces();
-    if !namespaces.has_mounts || mount_protected(&protected).is_err() || !protected.is_complete {
+    let mounts = if namespaces.has_mounts && mount_protected(&protected).is_ok() {
+        MountState::Mounted
+    } else {
+        MountState::NotMounted
+    };
+    if mounts == MountState::NotMounted || !protected.is_complete {
         gaps.push(SandboxGap::ProtectedFiles);
     }
     if !namespaces.has_processes {
@@ -96,7 +102,7 @@ fn serve_command(order: SandboxedCommand, line: &UnixStream, reports: &mut UnixS
     let ended = supervisor.follow(line, reports);
     supervisor.kill();
     drop(group);
-    let undone = protected.restore();
+    let undone = protected.restore(mounts);
     match ended {
         Ok((exit_code, signal)) => HelperReport::Ended { exit_code, signal, undone },
         Err(reason) => failed(reason),
@@ -256,8 +262,7 @@ fn enter_namespaces() -> EnteredNamespaces {
 
 #[cfg(target_os = "linux")]
 fn mount_protected(protected: &ProtectedFiles) -> Result<(), String> {
-    let (read_only, pinned) = protected.mounts();
-    super::mounts::protect_paths(&read_only, &pinned)
+    super::mounts::protect_paths(&protected.read_only, &protected.pinned)
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -16,19 +16,22 @@
 //! | everywhere | the environment, by an allow-list; inherited descriptors; CPU time, memory, file sizes and open files; number of processes, except for the superuser; time; output |
 //!
 //! A machine that lacks a mechanism is reported: the output of every command has the level of confinement and the
-//! [`SandboxGap`]s, from the restrictions that were applied to it. Without mount namespaces, changes of protected
-//! files are undone when the command ends.
+//! [`SandboxGap`]s, from the restrictions that were applied to it. Without mount namespaces, and for
+//! protected files beyond the limits of a command, changes are undone when the command ends: a file has its old text
+//! again, or is renamed.
 
 mod confine;
 mod descriptors;
 mod executable;
 mod helper;
+mod kept_file;
 mod kill;
 #[cfg(target_os = "linux")]
 mod memory_group;
 #[cfg(target_os = "linux")]
 mod mounts;
 mod protected_files;
+mod protected_search;
 mod protocol;
 mod run;
 mod scratch;
@@ -228,20 +231,32 @@ impl Sandbox {
         }
     }
 
-    /// Returns the environment of a command.
-    fn command_environment(&self) -> Vec<(String, String)> {
-        let kept =
+    /// Returns the environment of a command. `writable` are the folders in which commands may write.
+    fn command_environment(&self, writable: &[&Path], git: GitAccess) -> Vec<(String, String)> {
+        let inherited =
             self.kept_variables.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
-        let variables = kept.chain(self.set_variables.iter().cloned());
-        variables
-            .map(
-                |(name, value)| if name == "PATH" { (name, absolute_folders(&value)) } else { (name, value) },
-            )
-            .collect()
+        let inherited = inherited.map(|(name, value)| match name.as_str() {
+            "PATH" => (name, search_path(&value, writable)),
+            _ => (name, value),
+        });
+        // The application may put a folder of the workspace into the path on purpose; the folders of Git stay closed.
+        let is_trusted = git == GitAccess::ReadOnly;
+        let set = self.set_variables.iter().cloned().map(|(name, value)| match name.as_str() {
+            "PATH" => (name, search_path(&value, if is_trusted { &[] } else { writable })),
+            _ => (name, value),
+        });
+        inherited.chain(set).collect()
     }
 }
 
-/// Returns a search path without its relative folders, in which a command could plant a program under any name.
-fn absolute_folders(path: &str) -> String {
-    path.split(':').filter(|folder| folder.starts_with('/')).collect::<Vec<_>>().join(":")
+/// Returns a search path without the folders in which a command could plant a program under any name: relative folders,
+/// and those in which commands may write.
+fn search_path(path: &str, writable: &[&Path]) -> String {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let writable: Vec<PathBuf> = writable.iter().map(|folder| real(folder)).collect();
+    let is_writable = |folder: &str| writable.iter().any(|open| real(Path::new(folder)).starts_with(open));
+    let kept: Vec<&str> =
+        path.split(':').filter(|folder| folder.starts_with('/') && !is_writable(folder)).collect();
+    // An empty path would stand for the current folder.
+    if kept.is_empty() { "/usr/bin:/bin".to_owned() } else { kept.join(":") }
 }

@@ -108,7 +108,9 @@ pub enum SandboxGap {
     OlderLandlock,
     /// Unix sockets of daemons, UDP and other sockets can be used: there is no seccomp filter.
     Sockets,
-    /// Protected files of the workspace can be changed while the command runs; changes are undone when it ends.
+    /// Protected files of the workspace can be changed while the command runs. A changed file has its old text again when
+    /// it ends, or is renamed; not so the files of a `.windlass` folder, and instruction files of lower folders of which
+    /// there are too many.
     ProtectedFiles,
     /// Processes that the command leaves behind are looked for and ended, and one that hides may outlive it: there is no
     /// process namespace.
@@ -126,7 +128,8 @@ impl std::fmt::Display for SandboxGap {
             Self::OlderLandlock => "signals, devices or moves of files are not restricted (older Landlock)",
             Self::Sockets => "Unix sockets and UDP are not restricted (no seccomp)",
             Self::ProtectedFiles => {
-                "protected files can be changed while a command runs, and are restored afterwards (no mount namespace)"
+                "protected files can be changed while a command runs, and are restored or renamed afterwards (no mount namespace, \
+                 or too many files)"
             }
             Self::LeftProcesses => "a process that hides may outlive its command (no process namespace)",
             Self::ProcessList => "the command lines of other processes can be read (no list of processes of its own)",

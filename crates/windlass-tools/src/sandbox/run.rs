@@ -45,10 +45,11 @@ pub(crate) async fn run_sandboxed(
     time: Duration,
     output_bytes: usize,
 ) -> Result<SandboxedExit, String> {
-    order.environment = sandbox.command_environment();
     let writable: Vec<&Path> =
         std::iter::once(order.root.as_path()).chain(order.writable.iter().map(PathBuf::as_path)).collect();
+    let environment = sandbox.command_environment(&writable, order.git_access);
     let executable = sandbox.helper_executable(&writable)?;
+    order.environment = environment;
     let (ours, theirs) = UnixStream::pair().map_err(|error| helper_error(&error))?;
     let mut helper = Command::new(executable.exec_path())
         .arg(super::HELPER_ARGUMENT)

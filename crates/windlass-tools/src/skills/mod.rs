@@ -329,6 +329,7 @@ impl Skills {
             },
         )
         .content_source(ContentSource::Command)
+        .without_standing_approvals()
         .needs_approval_if(move |asked: &RunSkillScript| match &rule {
             BuiltInApprovalPolicy::Always => true,
             BuiltInApprovalPolicy::Never => false,

@@ -9,6 +9,7 @@ use windlass::core::decision::PendingCall;
 use windlass::store::ApproverRules;
 
 use super::apply::tool_name;
+use super::condition::SECRET_PLACEHOLDER;
 use super::{PolicyCall, ToolPolicy};
 
 impl ToolPolicy {
@@ -24,8 +25,9 @@ impl ToolPolicy {
 /// with `hours` matches at any time.
 impl ApproverRules for ToolPolicy {
     fn deciders(&self, call: &PendingCall) -> Option<BTreeSet<String>> {
-        // A policy that cannot read the arguments matches every rule about them.
-        let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or(Value::Null);
+        // Arguments that cannot be read match every rule about them, as a secret does.
+        let arguments: Value =
+            serde_json::from_str(&call.arguments).unwrap_or_else(|_| Value::from(SECRET_PLACEHOLDER));
         let (name, origin) = tool_name(&call.tool);
         let asked = PolicyCall {
             agent: call.agent.as_str(),

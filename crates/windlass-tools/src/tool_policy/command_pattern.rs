@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::condition::ConditionOutcome;
+use super::condition::{ConditionOutcome, has_lost_secret};
 use super::rule::NamePattern;
 
 /// The last argument of a pattern that stands for any further arguments.
@@ -119,7 +119,8 @@ impl CommandPattern {
     /// Checks the arguments `program`, `args` and `shell` of a call.
     pub(super) fn check(&self, call: &Value) -> ConditionOutcome {
         let absent = |name: &str| call.get(name).is_none_or(Value::is_null);
-        if !absent("shell") {
+        let has_secret = ["program", "args"].iter().any(|name| call.get(name).is_some_and(has_lost_secret));
+        if !absent("shell") || has_secret {
             return ConditionOutcome::Unknown;
         }
         let Some(program) = call.get("program").and_then(Value::as_str) else {

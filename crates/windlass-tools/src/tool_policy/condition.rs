@@ -9,12 +9,26 @@ use serde_json::Value;
 
 use super::rule::NamePattern;
 
+/// The text in the place of a secret argument, in stored calls.
+pub(super) const SECRET_PLACEHOLDER: &str = "[secret]";
+
+/// Returns true if a value has a secret that was taken out of it, so that nobody can tell what it was.
+pub(super) fn has_lost_secret(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains(SECRET_PLACEHOLDER),
+        Value::Array(values) => values.iter().any(has_lost_secret),
+        Value::Object(fields) => fields.values().any(has_lost_secret),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
 /// The result of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConditionOutcome {
     Holds,
     Fails,
-    /// The argument is there, but the condition does not apply to it: another type, an ambiguous path or address.
+    /// The argument is there, but the condition does not apply to it: another type, an ambiguous path or address, or a
+    /// secret that was not kept.
     Unknown,
 }
 
@@ -94,6 +108,7 @@ impl ArgumentCondition {
     ) -> ConditionOutcome {
         match (value, fields.split_first()) {
             (Value::Null, _) => ConditionOutcome::Fails,
+            (Value::String(_), _) if has_lost_secret(value) => ConditionOutcome::Unknown,
             (Value::Array(values), _) => {
                 let is_named = fields.is_empty() && self.equals.contains(value);
                 if is_named || values.is_empty() {

@@ -252,7 +252,7 @@ fn compile_rule(
     let mut conditions = Vec::new();
     for (argument, condition) in rule.when {
         let place = condition.span().start;
-        let condition = compile_condition(condition.into_inner())
+        let condition = compile_condition(condition.into_inner(), verdict)
             .map_err(|message| source.error(place, about(format!("`{argument}`: {message}"))))?;
         conditions.push((argument, condition));
     }
@@ -347,11 +347,13 @@ impl<T> OneOrMany<T> {
     }
 }
 
-fn compile_condition(spec: ConditionSpec) -> Result<ArgumentCondition, String> {
+fn compile_condition(spec: ConditionSpec, verdict: PolicyVerdict) -> Result<ArgumentCondition, String> {
     let matches = spec.matches.map(|pattern| {
         // The whole argument must match, so that an allowed part cannot hide the rest.
         RegexBuilder::new(&format!(r"\A(?:{pattern})\z"))
             .size_limit(MAX_REGEX_BYTES)
+            // A line break would evade a rule that asks or denies, and an allowed text has none by accident.
+            .dot_matches_new_line(verdict > PolicyVerdict::Tool)
             .build()
             .map_err(|error| format!("`matches` is no regular expression: {error}"))
     });

@@ -327,7 +327,12 @@ async fn a_command_sees_its_own_processes_only() {
     let (_world, workspace) = make_workspace();
     let marker = format!("seen-{}", std::process::id());
     let mut other =
-        std::process::Command::new("sh").args(["-c", "sleep 600", &marker]).spawn().expect("it starts");
+        // It waits for its input, and so leaves no process of its own behind.
+        std::process::Command::new("sh")
+            .args(["-c", "read line # sleep 600", &marker])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("it starts");
     let looks = format!(
         "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 600 {marker}'; ls -d /proc/[0-9]* | wc -l"
     );
@@ -357,5 +362,91 @@ async fn a_program_of_the_workspace_is_not_found_by_a_relative_path() {
         assert_eq!(told["stdout"], "ls\n", "{path}: {told}");
         let told = run(&workspace, json!({ "shell": "ls" })).await;
         assert_eq!(told["stdout"], "ls\n", "{path}: {told}");
+    }
+}
+
+/// A program that a command planted in a folder of the search path is not found under the name of another one.
+#[tokio::test]
+async fn a_program_of_the_workspace_is_not_found_by_the_inherited_path() {
+    let (_world, workspace) = make_workspace();
+    let bin = workspace.folder().join(".venv/bin");
+    fs::create_dir_all(&bin).expect("made");
+    for program in ["ls", "env", "git", "planted"] {
+        let planted = bin.join(program);
+        fs::write(&planted, "#!/bin/sh\necho planted\n").expect("written");
+        fs::set_permissions(&planted, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
+    }
+    let program = std::env::current_exe().expect("a test");
+    for (path, shown) in [
+        (format!("{}:/usr/bin:/bin", bin.display()), ".venv\n"),
+        (bin.display().to_string(), ".venv\n"),
+        (format!("{}/../.venv/bin:/usr/bin:/bin", bin.display()), ".venv\n"),
+    ] {
+        let output = std::process::Command::new(&program)
+            .args(["--exact", "commands::a_program_with_a_search_path", "--nocapture"])
+            .env("WINDLASS_HOSTILE_FOLDER", workspace.folder())
+            .env("PATH", &path)
+            .output()
+            .expect("it runs");
+        let output = String::from_utf8_lossy(&output.stdout).into_owned();
+        let told: Vec<Value> = output
+            .lines()
+            .filter_map(|line| line.split_once("TOLD "))
+            .map(|(_, told)| serde_json::from_str(told).expect("it is JSON"))
+            .collect();
+        assert_eq!(told.len(), 2, "{path}: {output}");
+        assert_eq!(told[0]["stdout"], shown, "{path}: {output}");
+        assert!(!told[1].to_string().contains("planted"), "{path}: {output}");
+    }
+    // The application may name the folder itself. `git_commit`, which may write in `.git`, does not search it.
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    let workspace = workspace.sandbox(test_sandbox().set_variable("PATH", path));
+    assert_eq!(run(&workspace, json!({ "program": "ls" })).await["stdout"], "planted\n");
+    let told = call_tool(&workspace, "git_commit", json!({ "message": "x" })).await;
+    assert!(!told.contains("planted"), "{told}");
+}
+
+/// The program that `a_program_of_the_workspace_is_not_found_by_the_inherited_path` starts with another search path.
+#[test]
+fn a_program_with_a_search_path() {
+    let Some(folder) = std::env::var_os("WINDLASS_HOSTILE_FOLDER") else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let workspace = open_workspace(Path::new(&folder));
+    println!("TOLD {}", runtime.block_on(run(&workspace, json!({ "program": "ls", "args": ["-A"] }))));
+    let told = runtime.block_on(call_tool(&workspace, "git_commit", json!({ "message": "x" })));
+    println!("TOLD {}", json!(told));
+}
+
+/// A standing approval would cover any command, so it covers none, whoever asks.
+#[tokio::test]
+async fn no_standing_approval_covers_a_command() {
+    use windlass::prelude::*;
+    use windlass_tools::BuiltInApprovalPolicy;
+    use windlass_tools::tool_policy::ToolPolicy;
+
+    let asking = "[[rule]]\nname = 'ask'\ndecision = 'ask'\ntool = ['run_command', 'git_commit']\n";
+    let asking = ToolPolicy::parse("p.toml", asking).expect("it is a policy");
+    let (_world, workspace) = make_workspace();
+    let workspace = workspace.approve_commands(BuiltInApprovalPolicy::Always);
+    for (tool, first, second) in [
+        ("run_command", json!({ "program": "true" }), json!({ "program": "touch", "args": ["made"] })),
+        ("git_commit", json!({ "message": "one" }), json!({ "message": "two" })),
+    ] {
+        for policy in [None, Some(&asking)] {
+            let model = ScriptedModel::new([
+                ScriptedResponse::call("c1", tool, first.clone()),
+                ScriptedResponse::call("c2", tool, second.clone()),
+            ]);
+            let tools = workspace.tools();
+            let tools = policy.map_or(tools.clone(), |policy| policy.apply_to_all(tools));
+            let agent = Agent::new("clerk").model(model).tools(tools);
+            let mut paused = agent.run("go").await.expect("it pauses").into_paused().expect("it waits");
+            paused.approve_always("c1").expect("it waits");
+            let again = agent.resume(paused).await.expect("it pauses").into_paused().expect("it waits");
+            let waiting: Vec<String> =
+                again.pending_calls().iter().map(|pending| pending.call().to_string()).collect();
+            assert_eq!(waiting, ["c2"], "{tool}");
+            assert!(!workspace.folder().join("made").exists());
+        }
     }
 }

@@ -339,6 +339,20 @@ fn a_rule_is_not_evaded_by_other_forms_of_its_arguments() {
         command = [{ program = "rm", args = ["**"] }]
         tool = "run_command"
         [[rule]]
+        name = "no deletion"
+        decision = "deny"
+        tool = "query"
+        when = { sql = { matches = '.*(?i:delete|drop).*' } }
+        [[rule]]
+        name = "reading"
+        decision = "allow"
+        tool = "query"
+        when = { sql = { matches = '(?i:select) .*' } }
+        examples = [
+            { decision = "allow", arguments = { sql = "select 1" } },
+            { decision = "tool", arguments = { sql = "insert" } },
+        ]
+        [[rule]]
         name = "docs"
         decision = "allow"
         tool = "read_file"
@@ -397,6 +411,26 @@ fn a_rule_is_not_evaded_by_other_forms_of_its_arguments() {
         ("run_command", command("rmdir", &["x"])),
     ] {
         assert_eq!(verdict(&policy, tool, &arguments), PolicyVerdict::Tool, "{tool} {arguments}");
+    }
+    // A line break neither evades a rule that denies nor is covered by one that allows.
+    for (sql, expected) in [
+        ("select 1", PolicyVerdict::Allow),
+        ("select 1\ninsert", PolicyVerdict::Tool),
+        ("select 1;\ndelete from a", PolicyVerdict::Deny),
+        ("\r\ndrop table a\n", PolicyVerdict::Deny),
+    ] {
+        assert_eq!(verdict(&policy, "query", &json!({ "sql": sql })), expected, "{sql}");
+    }
+    // Nobody can tell what a secret was that was not kept.
+    for (tool, arguments, expected) in [
+        ("read_file", json!({ "path": "docs/[secret]" }), PolicyVerdict::Tool),
+        ("read_files", json!({ "paths": "[secret]" }), PolicyVerdict::Deny),
+        ("order", json!({ "items": "[secret]" }), PolicyVerdict::Deny),
+        ("order", json!({ "items": [{ "amount": "[secret]" }] }), PolicyVerdict::Deny),
+        ("query", json!({ "sql": "select [secret]" }), PolicyVerdict::Deny),
+        ("run_command", command("[secret]", &["x"]), PolicyVerdict::Deny),
+    ] {
+        assert_eq!(verdict(&policy, tool, &arguments), expected, "{tool} {arguments}");
     }
     drop(world);
 }

@@ -263,14 +263,13 @@ fn a_program_without_mount_namespaces() {
     let Some(folder) = std::env::var_os("WINDLASS_HOSTILE_FOLDER") else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let workspace = open_workspace(Path::new(&folder)).protect("rules").protect("state.db");
-    let told = runtime.block_on(run(&workspace, json!({ "shell": ATTACK })));
+    let shell = std::env::var("WINDLASS_HOSTILE_COMMAND").expect("is set");
+    let told = runtime.block_on(run(&workspace, json!({ "shell": shell })));
     println!("TOLD {told}");
 }
 
-#[test]
-fn without_mount_namespaces_changes_are_undone_and_reported() {
-    let (_world, workspace) = make_project();
-    let root = workspace.folder().to_owned();
+/// Runs a command where mount namespaces are not permitted; `None` if this machine cannot show that.
+fn run_without_mount_namespaces(root: &Path, shell: &str) -> Option<String> {
     let program = std::env::current_exe().expect("a test");
     let ran = Command::new("unshare")
         .args([
@@ -283,18 +282,30 @@ fn without_mount_namespaces_changes_are_undone_and_reported() {
         ])
         .arg(program)
         .args(["--exact", "protected::a_program_without_mount_namespaces", "--nocapture"])
-        .env("WINDLASS_HOSTILE_FOLDER", &root)
+        .env("WINDLASS_HOSTILE_FOLDER", root)
+        .env("WINDLASS_HOSTILE_COMMAND", shell)
         .output();
     let output = match ran {
         Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
         Ok(output) => {
             report_skipped(&format!("no user namespace: {}", String::from_utf8_lossy(&output.stderr)));
-            return;
+            return None;
         }
-        Err(error) => return report_skipped(&format!("no user namespace: {error}")),
+        Err(error) => {
+            report_skipped(&format!("no user namespace: {error}"));
+            return None;
+        }
     };
     let told = output.lines().find_map(|line| line.split_once("TOLD ")).expect("it ran").1.to_owned();
     assert!(told.contains("\"confined\":\"partial\"") && told.contains("\"protected_files\""), "{told}");
+    Some(told)
+}
+
+#[test]
+fn without_mount_namespaces_changes_are_undone_and_reported() {
+    let (_world, workspace) = make_project();
+    let root = workspace.folder().to_owned();
+    let Some(told) = run_without_mount_namespaces(&root, ATTACK) else { return };
     for path in ["agent.toml", ".mcp.json", ".gitattributes", "AGENTS.md", "sub/CLAUDE.md", "state.db"] {
         assert_eq!(fs::read_to_string(root.join(path)).ok().as_deref(), Some("old\n"), "{path}: {told}");
     }
@@ -302,6 +313,48 @@ fn without_mount_namespaces_changes_are_undone_and_reported() {
         !root.join(".git/hooks/post-checkout").exists() && !root.join(".git/commondir").exists(),
         "{told}"
     );
+}
+
+/// Instruction files of lower folders stay, so that one command can make as many as it likes: the next command finds
+/// every rule protected nevertheless.
+#[tokio::test]
+async fn a_crowd_of_instructions_uncovers_no_rules() {
+    const RULES: [&str; 5] = [
+        ".git/config",
+        "z/proj/.git/config",
+        "z/proj/.mcp.json",
+        "z/proj/agent.toml",
+        "z/proj/.git/hooks/pre-commit",
+    ];
+    let attack = "for f in .git/config z/proj/.git/config z/proj/.mcp.json z/proj/agent.toml; do echo evil > $f; done; \
+                  mkdir -p .git/hooks; echo evil > .git/hooks/post-checkout; echo evil > z/proj/.git/hooks/pre-commit; true";
+    for is_mounted in [true, false] {
+        let (_world, workspace) = make_workspace();
+        let root = workspace.folder().to_owned();
+        for path in RULES {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().expect("has one")).expect("made");
+            fs::write(path, "old\n").expect("written");
+        }
+        let crowd =
+            "for i in $(seq 600); do mkdir a$i z/a$i; echo x > a$i/AGENTS.md; echo x > z/a$i/AGENTS.md; done";
+        let told = run(&workspace, json!({ "shell": crowd })).await;
+        assert_eq!(told["exit_code"], 0, "{told}");
+        assert!(root.join("a600/AGENTS.md").exists(), "{told}");
+        let told = if is_mounted {
+            let told = run(&workspace, json!({ "shell": attack })).await;
+            assert_eq!((&told["exit_code"], &told["confined"]), (&json!(0), &json!("partial")), "{told}");
+            assert!(told["open"].to_string().contains("protected_files"), "{told}");
+            told.to_string()
+        } else {
+            let Some(told) = run_without_mount_namespaces(&root, attack) else { return };
+            told
+        };
+        for path in RULES {
+            assert_eq!(fs::read_to_string(root.join(path)).ok().as_deref(), Some("old\n"), "{path}: {told}");
+        }
+        assert!(!root.join(".git/hooks/post-checkout").exists(), "{told}");
+    }
 }
 
 fn git(root: &Path, args: &[&str]) -> String {

@@ -83,7 +83,10 @@ pub(super) fn check_recorded(effect: &LedgerEffect, evidence: &RoundEvidence, ve
         let what = format!("{} {} has the keys {:?} beside {effect:?}", effect.run, effect.call, call.keys);
         report_violation(&mut verdict.twice, "twice", what);
     }
+    let is_cancelled = evidence.orders.get(&effect.run).is_some_and(|order| order.is_cancelled);
     let denies = match &call.status {
+        // A call that had started when it was stopped may have had its effect before.
+        Some(CallStatus::Cancelled) if is_cancelled && call.first_epoch > 0 => false,
         Some(
             CallStatus::InvalidArguments
             | CallStatus::UnknownTool

@@ -23,6 +23,8 @@ pub(super) struct JournalCall {
     pub(super) keys: Vec<String>,
     /// Epoch of the driver that started the call first; 0 if it has not started.
     pub(super) first_epoch: u64,
+    /// Epoch of the driver that started the call last; 0 if it has not started.
+    pub(super) last_epoch: u64,
     /// The decisions that the journal has, oldest first: true if it approves.
     pub(super) approvals: Vec<bool>,
     /// The last answer that the journal has.
@@ -38,6 +40,10 @@ pub(super) struct JournalCall {
 pub(super) struct RunJournal {
     /// The calls by path.
     pub(super) calls: BTreeMap<String, JournalCall>,
+    /// True if the run ended as cancelled.
+    pub(super) is_cancelled: bool,
+    /// The number of times that the journal has the input of each order, by the number of the order.
+    pub(super) added_inputs: BTreeMap<u64, u64>,
 }
 
 impl RunJournal {
@@ -70,6 +76,7 @@ impl RunJournal {
                 if call.keys.is_empty() {
                     call.first_epoch = started.epoch;
                 }
+                call.last_epoch = started.epoch;
                 call.keys.push(started.idempotency_key.to_string());
             }
             JournalEntry::DecisionRecorded(decided) => {
@@ -89,6 +96,12 @@ impl RunJournal {
                     | Decision::ConfirmNotExecuted
                     | Decision::OutcomeUnknown => {}
                     Decision::Answer { value } => call.answer = Some(value.clone()),
+                }
+            }
+            JournalEntry::RunCancelled(_) if record.path.is_empty() => self.is_cancelled = true,
+            JournalEntry::InputAdded(added) => {
+                if let Some(order) = added.order {
+                    *self.added_inputs.entry(order).or_default() += 1;
                 }
             }
             JournalEntry::CallSettled(settled) => {

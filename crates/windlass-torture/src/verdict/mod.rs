@@ -30,11 +30,15 @@ pub struct TortureVerdict {
     pub calls: u64,
     /// Number of receipts that expired, so that their operation took place again under a new key.
     pub expired_receipts: u64,
+    /// Number of runs that ended as cancelled, as they were ordered to.
+    pub cancelled_runs: u64,
+    /// Number of orders whose input was added to a run.
+    pub added_inputs: u64,
     /// Number of effects that happened twice, or under a key that is not theirs.
     pub twice: u64,
     /// Number of calls that succeeded in the journal and have no effect in the outside world.
     pub lost: u64,
-    /// Number of messages, calls and outputs that a session lacks or has twice.
+    /// Number of messages, calls and outputs that a session lacks, has twice, or has in the wrong place.
     pub forgotten: u64,
     /// Number of effects without a standing approval, and of decisions that were not obeyed.
     pub unapproved: u64,
@@ -52,6 +56,8 @@ impl TortureVerdict {
     pub fn add(&mut self, other: &Self) {
         self.calls += other.calls;
         self.expired_receipts += other.expired_receipts;
+        self.cancelled_runs += other.cancelled_runs;
+        self.added_inputs += other.added_inputs;
         self.twice += other.twice;
         self.lost += other.lost;
         self.forgotten += other.forgotten;
@@ -62,7 +68,7 @@ impl TortureVerdict {
 
 impl fmt::Display for TortureVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { calls, expired_receipts: _, twice, lost, forgotten, unapproved, unfinished } = self;
+        let Self { calls, twice, lost, forgotten, unapproved, unfinished, .. } = self;
         write!(
             f,
             "calls={calls} twice={twice} lost={lost} forgotten={forgotten} unapproved={unapproved} unfinished={unfinished}"
@@ -95,13 +101,19 @@ impl RoundEvidence {
 /// Returns the message of an error that prevents the comparison.
 pub async fn check_round(folder: &RoundFolder, world: &OutsideWorld) -> Result<TortureVerdict, String> {
     let said = |error: &dyn fmt::Display| error.to_string();
-    let ProcessStore { runs, sessions } = open_evidence(folder).await?;
+    let ProcessStore { runs, sessions, .. } = open_evidence(folder).await?;
     let mut verdict = TortureVerdict::default();
     let mut evidence = RoundEvidence { orders: BTreeMap::new(), journals: BTreeMap::new() };
     for order in load_orders(folder).map_err(|error| said(&error))? {
         match load_run(&*runs, &order).await {
             Ok(journal) => {
                 verdict.calls += journal.calls.len() as u64;
+                verdict.cancelled_runs += u64::from(journal.is_cancelled);
+                verdict.added_inputs += journal.added_inputs.len() as u64;
+                for (number, count) in journal.added_inputs.iter().filter(|(_, count)| **count > 1) {
+                    let what = format!("{}: the input of order {number} is there {count} times", order.run);
+                    report_violation(&mut verdict.twice, "twice", what);
+                }
                 evidence.journals.insert(order.run.clone(), journal);
             }
             Err(reason) => report_violation(&mut verdict.unfinished, "unfinished", reason),
@@ -112,7 +124,7 @@ pub async fn check_round(folder: &RoundFolder, world: &OutsideWorld) -> Result<T
     effects::check_effects(&evidence, world, &mut verdict).map_err(|error| said(&error))?;
     transfers::check_transfers(&evidence, world, &mut verdict).map_err(|error| said(&error))?;
     decisions::check_decisions(&evidence, world, &standing, &mut verdict).map_err(|error| said(&error))?;
-    sessions::check_sessions(&evidence, &*sessions, &standing, &mut verdict).await?;
+    sessions::check_sessions(&evidence, &*sessions, world, &standing, &mut verdict).await?;
     Ok(verdict)
 }
 
@@ -130,6 +142,7 @@ async fn load_run(store: &dyn Store, order: &RunOrder) -> Result<RunJournal, Str
     let replay = windlass::core::run::Run::replay(&records).map_err(|error| format!("{name}: {error}"))?;
     match replay.run.outcome() {
         Some(windlass::core::run::RunEnd::Finished { .. }) => {}
+        Some(windlass::core::run::RunEnd::Cancelled) if order.is_cancelled => {}
         other => return Err(format!("{name}: the outcome is {other:?}: {}", replay.run.summary())),
     }
     check_history(replay.run.history()).map_err(|violation| format!("{name}: {violation}"))?;

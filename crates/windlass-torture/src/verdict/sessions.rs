@@ -1,4 +1,4 @@
-//! Sessions: each has every message, call and output of its runs, once.
+//! Sessions: each has every message, call and output of its runs, once, in order, and one run at a time appends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,11 +6,13 @@ use std::sync::Arc;
 use windlass::core::id::SessionId;
 use windlass::core::item::Item;
 use windlass::session::SessionStore;
+use windlass_sim::check_history;
 
-use super::journal::JournalCall;
+use super::journal::{JournalCall, RunJournal};
 use super::{RoundEvidence, TortureVerdict, report_violation};
 use crate::decision_log::{LoggedDecision, StandingDecisions};
-use crate::order::RunOrder;
+use crate::order::{RunOrder, TURN_COUNT};
+use crate::outside::{FenceRule, OutsideWorld};
 
 /// The items of a session, counted.
 #[derive(Default)]
@@ -39,10 +41,83 @@ impl CountedItems {
     }
 }
 
+/// The places of the items in a session. What is there twice is counted elsewhere.
+#[derive(Default)]
+struct ItemPlaces {
+    messages: BTreeMap<String, usize>,
+    calls: BTreeMap<String, usize>,
+    outputs: BTreeMap<String, usize>,
+}
+
+impl ItemPlaces {
+    fn find(items: &[Arc<Item>]) -> Self {
+        let mut places = Self::default();
+        for (place, item) in items.iter().enumerate() {
+            match &**item {
+                Item::Message(message) => places.messages.insert(message.text(), place),
+                Item::Call(call) => places.calls.insert(call.id.to_string(), place),
+                Item::Output(output) => places.outputs.insert(output.call.to_string(), place),
+                _ => None,
+            };
+        }
+        places
+    }
+
+    /// Returns the places of the parts of a run that are appended at once: its message, its turns, and its last words.
+    /// Returns `None` if an item is missing.
+    fn parts_of(&self, order: &RunOrder) -> Option<Vec<Vec<usize>>> {
+        let message = |text: String| self.messages.get(&text).map(|place| vec![*place]);
+        let mut parts = vec![message(order.user_message())?];
+        for turn in 1..=TURN_COUNT {
+            let calls = order.calls_of_turn(order.agent_name(), turn);
+            let calls_of = |places: &BTreeMap<String, usize>| {
+                calls.iter().map(|call| places.get(&call.id).copied()).collect::<Option<Vec<_>>>()
+            };
+            parts.push([calls_of(&self.calls)?, calls_of(&self.outputs)?].concat());
+        }
+        parts.push(message(order.final_message())?);
+        Some(parts)
+    }
+
+    /// Describes the items of a run that are out of order, and, if sessions are held by whoever appends, the items of other
+    /// runs among those that one driver appended.
+    fn misplaced_items(&self, order: &RunOrder, journal: &RunJournal, is_held: bool) -> Vec<String> {
+        let mut misplaced = Vec::new();
+        let Some(parts) = self.parts_of(order) else { return misplaced };
+        if !parts.concat().is_sorted() {
+            misplaced.push(format!("the items of {} are out of order: {parts:?}", order.run));
+        }
+        // The epoch in which all bodies of a turn started, if it is one.
+        let epoch = |turn: usize| {
+            let calls = u32::try_from(turn)
+                .map(|turn| order.calls_of_turn(order.agent_name(), turn))
+                .unwrap_or_default();
+            let calls = calls.iter().filter_map(|call| journal.calls.get(&call.id));
+            let mut epochs =
+                calls.flat_map(|call| [call.first_epoch, call.last_epoch]).filter(|epoch| *epoch > 0);
+            let first = epochs.next()?;
+            epochs.all(|epoch| epoch == first).then_some(first)
+        };
+        for part in 1..parts.len() - 1 {
+            // A part is appended with the response after it. If one driver started bodies before and after, it held the session
+            // all the time. The first driver appends the message.
+            let before = if part == 1 { Some(1) } else { epoch(part - 1) };
+            let is_one_driver = before.is_some() && before == epoch(part) && before == epoch(part + 1);
+            let (last, first) = (parts[part - 1].last(), parts[part].first());
+            let is_apart = last.zip(first).is_some_and(|(last, first)| last + 1 != *first);
+            if is_held && is_one_driver && is_apart {
+                misplaced.push(format!("another run appended while {} held it: {parts:?}", order.run));
+            }
+        }
+        misplaced
+    }
+}
+
 /// Compares each session with the orders of its runs and with their journals.
 pub(super) async fn check_sessions(
     evidence: &RoundEvidence,
     store: &dyn SessionStore,
+    world: &OutsideWorld,
     standing: &BTreeMap<(String, String), StandingDecisions>,
     verdict: &mut TortureVerdict,
 ) -> Result<(), String> {
@@ -54,7 +129,12 @@ pub(super) async fn check_sessions(
     }
     for (session, orders) in sessions {
         let state = store.load_session(&SessionId::new(session)).await;
-        let items = CountedItems::count(&state.map_err(|error| error.to_string())?.items);
+        let state = state.map_err(|error| error.to_string())?;
+        if let Err(violation) = check_history(&state.items) {
+            report_violation(&mut verdict.forgotten, "forgotten", format!("{session}: {violation}"));
+        }
+        let places = ItemPlaces::find(&state.items);
+        let items = CountedItems::count(&state.items);
         for order in orders {
             // A run that did not finish is counted as such.
             let Some(journal) = evidence.journals.get(&order.run) else { continue };
@@ -64,6 +144,11 @@ pub(super) async fn check_sessions(
                     let what = format!("{session} has {count} times {message:?}");
                     report_violation(&mut verdict.forgotten, "forgotten", what);
                 }
+            }
+            // A process that was frozen for longer than its lease goes on after the runs that did not wait for it.
+            let is_held = world.fence_rule() == FenceRule::Ignore;
+            for what in places.misplaced_items(order, journal, is_held) {
+                report_violation(&mut verdict.forgotten, "forgotten", format!("{session}: {what}"));
             }
             for call in order.own_calls() {
                 let journal_call = journal.calls.get(&call.id);

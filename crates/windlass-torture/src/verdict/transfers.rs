@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::time::Duration;
 
 use windlass::core::journal::CallStatus;
 use windlass::tool::ReceiptScope;
@@ -10,8 +11,11 @@ use super::effects::{ToolKind, check_recorded, is_inherited, tool_kind};
 use super::journal::RunJournal;
 use super::{RoundEvidence, TortureVerdict, report_violation};
 use crate::order::RunOrder;
-use crate::outside::{FenceRule, LedgerEffect, OutsideEvent, OutsideWorld};
-use crate::tools::operation_name;
+use crate::outside::{BankTransfer, FenceRule, LedgerEffect, OutsideEvent, OutsideWorld};
+use crate::tools::{RECEIPT_EXPIRY, operation_name};
+
+/// Largest error of the distance between two times of transfers.
+const CLOCK_RESOLUTION: Duration = Duration::from_millis(20);
 
 /// Checks the bank's book and the requests to it.
 pub(super) fn check_transfers(
@@ -29,9 +33,14 @@ pub(super) fn check_transfers(
             expiring.insert(transfer.operation.as_str());
         }
     }
+    let steady_until = match world.fence_rule() {
+        FenceRule::Ignore => world.first_clock_step()?.unwrap_or(Duration::MAX),
+        // A frozen process may make a transfer late, under the key of a receipt that has expired since.
+        FenceRule::RefuseStale => Duration::ZERO,
+    };
     for (operation, count) in by_operation.iter().filter(|(_, count)| **count > 1) {
         // An operation takes place again, under another key, when its receipt has expired.
-        if expiring.contains(operation) {
+        if expiring.contains(operation) && !is_repeated_early(&transfers, operation, steady_until) {
             verdict.expired_receipts += count - 1;
             continue;
         }
@@ -65,6 +74,16 @@ pub(super) fn check_transfers(
         check_paid(order, journal, &by_operation, &keys, verdict);
     }
     Ok(())
+}
+
+/// Returns true if an operation took place again before its receipt can have expired, at a time up to which all wall clocks
+/// were right.
+fn is_repeated_early(transfers: &[BankTransfer], operation: &str, steady_until: Duration) -> bool {
+    let times =
+        transfers.iter().filter(|transfer| transfer.operation == operation).map(|transfer| transfer.at);
+    let mut times: Vec<Duration> = times.filter(|at| *at < steady_until).collect();
+    times.sort();
+    times.windows(2).any(|pair| pair[1] - pair[0] + CLOCK_RESOLUTION < RECEIPT_EXPIRY)
 }
 
 /// Checks that no key is handed out again after a call has succeeded under it and its run has gone on: until the receipt

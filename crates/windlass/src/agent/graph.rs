@@ -91,6 +91,20 @@ impl<C: Send + Sync + 'static> AgentGraph<C> {
         Ok(())
     }
 
+    /// Returns true if an agent of this name, which may be nested, has tools from tool sources.
+    pub(crate) fn has_sourced_tools(&self, name: &AgentName) -> bool {
+        self.agents.iter().any(|agent| {
+            let is_sourced = agent.name() == name && !agent.inner.sources.is_empty();
+            is_sourced
+                || agent.inner.tools.iter().any(|tool| match &tool.body {
+                    ToolBody::Agent(AgentTool { target: HandoffTarget::Agent(inner), .. }) => {
+                        Self::new(inner, &[]).is_ok_and(|nested| nested.has_sourced_tools(name))
+                    }
+                    _ => false,
+                })
+        })
+    }
+
     /// Returns the agent that a handoff or an agent as a tool refers to.
     pub(crate) fn target_agent<'a>(
         &'a self,

@@ -13,7 +13,7 @@ pub use as_tool::NestedAgentResult;
 pub use deferred::{DeferredSource, SEARCH_TOOL};
 pub use handoff::{Handoff, HandoffInput};
 pub use output::OutputType;
-pub use resolved::{CallRedaction, GuardrailResult, ResolvedAgent, SharedReceipts};
+pub use resolved::{CallRedaction, GuardrailResult, ResolvedAgent, SharedConversation};
 
 pub(crate) use as_tool::AgentTool;
 pub(crate) use deferred::LoadedTools;

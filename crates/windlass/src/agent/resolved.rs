@@ -5,12 +5,16 @@
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use serde_json::Value;
 use windlass_core::{
     id::{AgentName, RunId},
     item::{Item, ToolCall},
+    tool::{ApprovalPolicy, ToolKey},
 };
 
 use super::{Agent, AgentGraph, ResolvedToolset, ToolsetEntry};
@@ -20,6 +24,7 @@ use crate::model::{ModelResponse, ModelSettings, ToolDefinition};
 use crate::receipts::ReceiptCache;
 use crate::redaction::{OutputVisibility, is_redacted, redact_arguments};
 use crate::run::{GivenResponse, PausedRun, RunBuilder};
+use crate::secret_mask::SecretMask;
 use crate::store::Store;
 use crate::tool::RunContext;
 #[cfg(doc)]
@@ -40,18 +45,35 @@ struct ResolvedAgentInner<C> {
     tools: Arc<ResolvedToolset<C>>,
 }
 
-/// Receipts of idempotent calls, shared by the runs of one conversation.
+/// The state that the runs of one conversation share: the receipts of idempotent calls, and the values of secret
+/// arguments, which are masked in every later text. Clones share it.
 #[derive(Clone, Default)]
-pub struct SharedReceipts {
+pub struct SharedConversation {
     cache: Arc<ReceiptCache>,
+    mask: SecretMask,
     conversation: Option<RunId>,
 }
 
-impl SharedReceipts {
-    /// Creates the receipts of a conversation. Its runs share idempotency keys as the calls of one run do, and the
-    /// conversation is their session.
-    pub fn for_conversation(conversation: RunId) -> Self {
-        Self { cache: Arc::default(), conversation: Some(conversation) }
+impl SharedConversation {
+    /// Creates the state of a conversation with an id. Its runs share idempotency keys as the calls of one run do, and
+    /// the conversation is their session.
+    pub fn with_id(conversation: RunId) -> Self {
+        Self { conversation: Some(conversation), ..Self::default() }
+    }
+
+    /// Returns a text in which the values of secret arguments of the conversation are masked.
+    pub fn mask_text(&self, text: String) -> String {
+        self.mask.mask_text(text)
+    }
+
+    /// Returns a JSON value in which the values of secret arguments of the conversation are masked.
+    pub fn mask_json(&self, value: Value) -> Value {
+        self.mask.mask_json(value)
+    }
+
+    /// Returns true if [`mask_text`](Self::mask_text) may change a text.
+    pub fn has_secrets(&self) -> bool {
+        self.mask.has_values()
     }
 }
 
@@ -115,6 +137,27 @@ impl<C: Send + Sync + 'static> Agent<C> {
 }
 
 impl<C: Send + Sync + 'static> ResolvedAgent<C> {
+    /// Returns true if a standing approval can cover the calls of a tool: no rule of it asks about its calls each time.
+    /// `agent` made the call: this agent, or one inside a call. False for a tool that is not found.
+    pub fn has_standing_approvals(&self, agent: &AgentName, tool: &ToolKey) -> bool {
+        let can_cover = |known: &crate::tool::Tool<C>| {
+            let policy = known.approval_policy();
+            let is_each_time =
+                matches!(policy, ApprovalPolicy::RequiredEachTime | ApprovalPolicy::ByRuleEachTime);
+            known.has_standing_approvals() && !is_each_time
+        };
+        let mut found = Vec::new();
+        if agent == self.agent().name() {
+            let own = self.inner.tools.tools().filter(|known| known.key() == tool);
+            found.extend(own.map(|known| can_cover(known)));
+        }
+        let roots = self.inner.known_agents.iter().chain([&self.inner.agent]);
+        for nested in roots.flat_map(|root| root.reachable_agents()).filter(|one| one.name() == agent) {
+            found.extend(nested.tool_list().filter(|known| known.key() == tool).map(can_cover));
+        }
+        !found.is_empty() && !found.contains(&false)
+    }
+
     /// Returns the agent.
     pub fn agent(&self) -> &Agent<C> {
         &self.inner.agent
@@ -150,12 +193,14 @@ impl<C: Send + Sync + 'static> ResolvedAgent<C> {
         !self.inner.agent.inner.output_guardrails.is_empty()
     }
 
-    /// Checks a text concurrently with the agent's output guardrails and those in `also`. Duplicates run once.
+    /// Checks a text concurrently with the agent's output guardrails and those in `also`. Duplicates run once. A
+    /// guardrail fails after `timeout`; the first one that trips ends the check, and nobody waits for the others.
     pub async fn check_output(
         &self,
         conversation: &RunId,
         also: &[OutputGuardrail<C>],
         text: Arc<str>,
+        timeout: Duration,
     ) -> Vec<GuardrailResult> {
         let ResolvedAgentInner { agent, app, .. } = &*self.inner;
         let ctx = RunContext::new(app.clone(), conversation.clone(), agent.name().clone(), [].into());
@@ -165,28 +210,50 @@ impl<C: Send + Sync + 'static> ResolvedAgent<C> {
                 guardrails.push(guardrail);
             }
         }
-        let checks = guardrails.into_iter().map(|guardrail| {
-            let check = guardrail.check(ctx.clone(), text.clone());
-            async { GuardrailResult { guardrail: guardrail.name.clone(), verdict: check.await } }
+        let checks = guardrails.into_iter().enumerate().map(|(place, guardrail)| {
+            let check = tokio::time::timeout(timeout, guardrail.check(ctx.clone(), text.clone()));
+            async move {
+                let late = |_| Err(format!("it took longer than {timeout:?}").into());
+                let verdict = check.await.unwrap_or_else(late);
+                (place, GuardrailResult { guardrail: guardrail.name.clone(), verdict })
+            }
         });
-        join_all(checks).await
+        let mut checks: FuturesUnordered<_> = checks.collect();
+        let mut results = Vec::new();
+        let mut is_tripped = false;
+        while let Some((place, result)) = match is_tripped {
+            true => checks.next().now_or_never().flatten(),
+            false => checks.next().await,
+        } {
+            is_tripped |= matches!(result.verdict, Ok(GuardrailVerdict::Tripwire));
+            results.push((place, result));
+        }
+        results.sort_by_key(|(place, _)| *place);
+        results.into_iter().map(|(_, result)| result).collect()
     }
 
     /// Returns the redaction of a call whose tool has secret arguments or a secret output: see
-    /// [`Tool::secret_arguments`]. It is empty for other tools.
-    pub fn call_redaction(&self, call: &ToolCall) -> CallRedaction {
-        let ToolsetEntry::Tool(tool) = self.inner.tools.find_entry(call) else {
-            return CallRedaction::default();
+    /// [`Tool::secret_arguments`]. It is empty for other tools. The model may have misspelt the name of a tool with
+    /// secrets, so the secret fields of all tools count for an unknown one. The values of secret arguments are masked in
+    /// every text of the conversation from now on.
+    pub fn redact_call(&self, call: &ToolCall, conversation: &SharedConversation) -> CallRedaction {
+        let (fields, output_visibility) = match self.inner.tools.find_entry(call) {
+            ToolsetEntry::Tool(tool) => (tool.secret_arguments.clone(), tool.output_visibility),
+            ToolsetEntry::Handoff(_) => return CallRedaction::default(),
+            ToolsetEntry::NotFound => {
+                let tools = self.inner.tools.tools();
+                let fields = tools.flat_map(|tool| tool.secret_arguments.clone()).collect();
+                (fields, OutputVisibility::Public)
+            }
         };
-        let fields = tool.secret_arguments.as_slice();
-        if fields.is_empty() && tool.output_visibility == OutputVisibility::Public {
-            return CallRedaction::default();
-        }
         let has_fields = !fields.is_empty();
+        if has_fields {
+            conversation.mask.add_values(&call.arguments, &fields);
+        }
         CallRedaction {
-            redacted_arguments: has_fields.then(|| redact_arguments(&call.arguments, fields)).flatten(),
-            is_already_redacted: has_fields && is_redacted(&call.arguments, fields),
-            is_output_secret: tool.output_visibility == OutputVisibility::Secret,
+            redacted_arguments: has_fields.then(|| redact_arguments(&call.arguments, &fields)).flatten(),
+            is_already_redacted: has_fields && is_redacted(&call.arguments, &fields),
+            is_output_secret: output_visibility == OutputVisibility::Secret,
         }
     }
 
@@ -202,17 +269,17 @@ impl<C: Send + Sync + 'static> ResolvedAgent<C> {
         &self,
         input: Vec<Arc<Item>>,
         answer: ModelResponse,
-        receipts: &SharedReceipts,
+        conversation: &SharedConversation,
     ) -> RunBuilder<C> {
         RunBuilder::from_input(self.inner.agent.clone(), input, self.inner.app.clone())
-            .with_given_response(self.build_run(Some(answer), receipts))
+            .with_given_response(self.build_run(Some(answer), conversation))
             .known_agents(self.inner.known_agents.iter().cloned())
     }
 
     /// Builds the continuation of a paused run of [`ResolvedAgent::execute_calls`].
-    pub fn resume_calls(&self, paused: PausedRun, receipts: &SharedReceipts) -> RunBuilder<C> {
+    pub fn resume_calls(&self, paused: PausedRun, conversation: &SharedConversation) -> RunBuilder<C> {
         RunBuilder::from_paused(self.inner.agent.clone(), paused, self.inner.app.clone())
-            .with_given_response(self.build_run(None, receipts))
+            .with_given_response(self.build_run(None, conversation))
             .known_agents(self.inner.known_agents.iter().cloned())
     }
 
@@ -223,19 +290,20 @@ impl<C: Send + Sync + 'static> ResolvedAgent<C> {
         run: impl Into<RunId>,
         store: Arc<dyn Store>,
         answer: ModelResponse,
-        receipts: &SharedReceipts,
+        conversation: &SharedConversation,
     ) -> RunBuilder<C> {
         RunBuilder::from_store(self.inner.agent.clone(), run.into(), store, self.inner.app.clone())
-            .with_given_response(self.build_run(Some(answer), receipts))
+            .with_given_response(self.build_run(Some(answer), conversation))
             .known_agents(self.inner.known_agents.iter().cloned())
     }
 
-    fn build_run(&self, answer: Option<ModelResponse>, receipts: &SharedReceipts) -> GivenResponse<C> {
+    fn build_run(&self, answer: Option<ModelResponse>, shared: &SharedConversation) -> GivenResponse<C> {
         GivenResponse {
             response: answer,
             tools: self.inner.tools.clone(),
-            receipt_cache: receipts.cache.clone(),
-            conversation: receipts.conversation.clone(),
+            receipt_cache: shared.cache.clone(),
+            mask: shared.mask.clone(),
+            conversation: shared.conversation.clone(),
         }
     }
 }
@@ -252,8 +320,8 @@ impl<C> fmt::Debug for ResolvedAgent<C> {
     }
 }
 
-impl fmt::Debug for SharedReceipts {
+impl fmt::Debug for SharedConversation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SharedReceipts")
+        f.write_str("SharedConversation")
     }
 }

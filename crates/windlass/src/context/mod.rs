@@ -11,5 +11,5 @@ mod token_estimate;
 
 pub use policy::ContextPolicy;
 pub(crate) use shrink::{ShrinkLimits, ShrunkHistory, shrink_history};
-pub(crate) use summary::{ModelSummary, removal_note, summarise, summary_item};
+pub(crate) use summary::{ModelSummary, estimate_summary, removal_note, summarise, summary_item};
 pub(crate) use token_estimate::{ContextGauge, estimate_item, estimate_text};

@@ -10,12 +10,14 @@ use windlass_core::{
 };
 
 use super::{
-    ContextGauge, ModelSummary, ShrinkLimits, ShrunkHistory, estimate_item, estimate_text, removal_note,
-    shrink_history, summarise, summary_item,
+    ContextGauge, ModelSummary, ShrinkLimits, ShrunkHistory, estimate_item, estimate_summary, estimate_text,
+    removal_note, shrink_history, summarise, summary_item,
 };
 use crate::error::truncate_message;
 use crate::model::{ModelError, ToolDefinition};
-use crate::run::{DriveError, ModelRequestParts, ModelRequester, call_unless_stopped};
+use crate::run::{
+    DriveError, ModelRequestParts, ModelRequester, ReservedRequest, SummaryReservation, call_unless_stopped,
+};
 
 /// Bytes of a transcript for each token of the summarising model's window, of which a part stays free.
 const TRANSCRIPT_BYTES_PER_TOKEN: u64 = 2;
@@ -23,6 +25,21 @@ const TRANSCRIPT_BYTES_PER_TOKEN: u64 = 2;
 const DEFAULT_TRANSCRIPT_BYTES: u64 = 64 * 1024;
 /// Share of the window that a summary may take.
 const SUMMARY_SHARE: u64 = 10;
+
+/// A compaction that is not recorded.
+struct PlannedCompaction {
+    entry: JournalEntry,
+    /// The reservation of the summary, which ends when the entry is recorded.
+    reserved: Option<ReservedRequest>,
+}
+
+/// The message that stands for removed items.
+struct RemovedDescription {
+    note: Arc<Item>,
+    /// Usage of the summarising model; `None` if it was not asked.
+    usage: Option<Usage>,
+    reserved: Option<ReservedRequest>,
+}
 
 /// The size of the next request.
 struct RequestSize {
@@ -58,7 +75,8 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         }
         let reason = CompactionReason::NearContextWindow;
         let target = policy.target(window).min(limit);
-        if let Some(entry) = self.plan_compaction(question, (reason, *gauge), &size, target).boxed().await? {
+        let planned = self.plan_compaction(question, (reason, *gauge), &size, target).boxed().await?;
+        if let Some(PlannedCompaction { entry, reserved: _reserved }) = planned {
             self.scope.record_entry(entry).await?;
         }
         Ok(Some(self.measure_request(question).total()))
@@ -81,10 +99,8 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         let sent = gauge.tokens_of(size.total());
         let target = window.map_or(sent / 2, |window| policy.target(window)).min(sent / 2);
         let reason = CompactionReason::ContextLengthExceeded;
-        let Some(entry) = self.plan_compaction(question, (reason, *gauge), &size, target).boxed().await?
-        else {
-            return Ok(false);
-        };
+        let planned = self.plan_compaction(question, (reason, *gauge), &size, target).boxed().await?;
+        let Some(PlannedCompaction { entry, reserved: _reserved }) = planned else { return Ok(false) };
         let failed = ModelRequestFailed {
             agent: self.agent.name().clone(),
             error: truncate_message(error.to_string()),
@@ -96,16 +112,17 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         Ok(true)
     }
 
-    /// Returns the entry of a compaction that aims for `target` tokens, or `None` if nothing can be removed.
+    /// Returns a compaction that aims for `target` tokens, or `None` if nothing can be removed.
     async fn plan_compaction(
         &self,
         question: &ModelRequestParts,
         (reason, gauge): (CompactionReason, ContextGauge),
         size: &RequestSize,
         target: u64,
-    ) -> Result<Option<JournalEntry>, DriveError> {
+    ) -> Result<Option<PlannedCompaction>, DriveError> {
         let policy = &self.config.context_policy;
         let (history, input) = self.scope.with_run(|run| (run.shared_history(), run.input().to_vec()));
+        let input = find_input(&history, &input);
         let has_summariser = policy.summariser().is_some();
         let shrunk = shrink_history(
             &history,
@@ -118,7 +135,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
                 },
                 fits: &|estimate| gauge.tokens_of(size.fixed.saturating_add(estimate)) <= target,
                 is_pinned: &|item: &Arc<Item>| {
-                    policy.is_pinned(item) || input.iter().any(|given| Arc::ptr_eq(given, item))
+                    policy.is_pinned(item) || input.iter().any(|own| Arc::ptr_eq(own, item))
                 },
             },
         );
@@ -126,54 +143,69 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             return Ok(None);
         }
         let ShrunkHistory { mut items, removed, removed_at, mut estimate } = shrunk;
-        let mut summary_usage = None;
+        let (mut summary_usage, mut reserved) = (None, None);
         if !removed.is_empty() {
-            let (note, usage) = self.describe_removed(question, &removed, target).await?;
+            let RemovedDescription { note, usage, reserved: of_summary } =
+                self.describe_removed(question, &removed, target).await?;
             estimate = estimate.saturating_add(estimate_item(&note));
             items.insert(removed_at.min(items.len()), note);
-            summary_usage = usage;
+            (summary_usage, reserved) = (usage, of_summary);
         }
-        Ok(Some(JournalEntry::HistoryCompacted(HistoryCompacted {
+        let entry = JournalEntry::HistoryCompacted(HistoryCompacted {
             agent: self.agent.name().clone(),
             reason,
             history: FilteredInput::from_items(&history, &items),
             tokens_before: gauge.tokens_of(size.total()),
             tokens_after: gauge.tokens_of(size.fixed.saturating_add(estimate)),
             summary_usage,
-        })))
+        });
+        Ok(Some(PlannedCompaction { entry, reserved }))
     }
 
-    /// Returns the message that stands for removed items: a summary if a model can make one, else a note.
+    /// Returns the message that stands for removed items: a summary if a model can make one within the budgets, else a note.
     async fn describe_removed(
         &self,
         question: &ModelRequestParts,
         removed: &[Arc<Item>],
         target: u64,
-    ) -> Result<(Arc<Item>, Option<Usage>), DriveError> {
+    ) -> Result<RemovedDescription, DriveError> {
         let policy = &self.config.context_policy;
-        let Some(summariser) = policy.summariser() else { return Ok((removal_note(), None)) };
+        let without_summary = || RemovedDescription { note: removal_note(), usage: None, reserved: None };
+        let Some(summariser) = policy.summariser() else { return Ok(without_summary()) };
         let window = summariser.context_window().or_else(|| policy.window_for(&question.model));
         let bytes = window
             .map_or(DEFAULT_TRANSCRIPT_BYTES, |tokens| tokens.saturating_mul(TRANSCRIPT_BYTES_PER_TOKEN));
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let (input, output) = (estimate_summary(removed, bytes), target / SUMMARY_SHARE);
+        let reserved = match self.reserve_summary(input, output).await? {
+            SummaryReservation::NotNeeded => None,
+            SummaryReservation::Reserved(reserved) => Some(reserved),
+            SummaryReservation::Refused => return Ok(without_summary()),
+        };
         let summary = call_unless_stopped(&self.scope.stop, summarise(summariser, removed, bytes)).await?;
-        Ok(match summary {
-            Ok(ModelSummary { text, usage }) => {
-                (summary_item(&shorten_summary(text, target), removed), Some(usage))
+        let (note, usage) = match summary {
+            Ok(ModelSummary { text, mut usage, model }) => {
+                self.budget.note_summariser(model.as_deref());
+                self.config.prices.complete_usage(&mut usage, model.as_deref());
+                (summary_item(&shorten_summary(text, target), removed), usage)
             }
             Err(error) => {
                 let message = format!("the removed part of the history has no summary: {error}");
                 self.scope.emit_warning(truncate_message(message)).await;
-                (removal_note(), Some(error.usage().copied().unwrap_or_else(Usage::of_unknown_request)))
+                (removal_note(), error.usage().copied().unwrap_or_else(Usage::of_unknown_request))
             }
-        })
+        };
+        Ok(RemovedDescription { note, usage: Some(usage), reserved })
     }
 
     /// True if the provider stores the conversation, so that a shorter history changes nothing there.
     fn is_stored_by_provider(&self, question: &ModelRequestParts) -> bool {
         question.settings.conversation.is_some()
             || question.settings.previous_response_id.is_some()
-            || self.scope.with_run(|run| run.previous_response_id().is_some())
+            || self.scope.with_run(|run| {
+                run.previous_response_id().is_some()
+                    || question.model.has_stored_conversation(run.last_response_id())
+            })
     }
 
     /// Estimates the tokens of the next request.
@@ -189,6 +221,18 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         let history = self.scope.with_run(|run| run.history().iter().map(|item| estimate_item(item)).sum());
         RequestSize { fixed, history }
     }
+}
+
+/// Returns the items of the history that are the input of the run. A run that was opened from a snapshot has copies of
+/// them: then the newest item that is equal stands for each.
+fn find_input<'h>(history: &'h [Arc<Item>], input: &[Arc<Item>]) -> Vec<&'h Arc<Item>> {
+    let mut found: Vec<&Arc<Item>> = Vec::with_capacity(input.len());
+    for given in input.iter().rev() {
+        let is_free = |item: &Arc<Item>| !found.iter().any(|known| Arc::ptr_eq(known, item));
+        let own = history.iter().rfind(|item| Arc::ptr_eq(given, item));
+        found.extend(own.or_else(|| history.iter().rfind(|item| *item == given && is_free(item))));
+    }
+    found
 }
 
 fn estimate_definition(tool: &ToolDefinition) -> u64 {

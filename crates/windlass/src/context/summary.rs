@@ -9,6 +9,7 @@ use windlass_core::{
     usage::Usage,
 };
 
+use super::{estimate_item, estimate_text};
 use crate::model::{DeltaSink, ModelError, ModelRequest, ModelSettings, SharedModel, describe_item};
 
 /// Instructions of the summarising model.
@@ -21,6 +22,15 @@ const SUMMARY_HEADING: &str = "[Summary of the conversation so far]";
 pub(crate) struct ModelSummary {
     pub(crate) text: String,
     pub(crate) usage: Usage,
+    /// The model that responded, as its provider names it.
+    pub(crate) model: Option<String>,
+}
+
+/// Returns an estimate of the tokens of a request for a summary.
+pub(crate) fn estimate_summary(items: &[Arc<Item>], max_bytes: usize) -> u64 {
+    let transcript: u64 = items.iter().map(|item| estimate_item(item)).sum();
+    // No text has more tokens than bytes.
+    estimate_text(SUMMARY_PROMPT).saturating_add(transcript.min(u64::try_from(max_bytes).unwrap_or(u64::MAX)))
 }
 
 /// Summarises items with a model. At most `max_bytes` of the transcript are sent, its beginning and its end.
@@ -51,7 +61,8 @@ pub(crate) async fn summarise(
         _ => None,
     });
     let text = said.collect::<Vec<_>>().join("\n");
-    Ok(ModelSummary { text, usage: answer.usage.unwrap_or_else(Usage::of_unknown_request) })
+    let usage = answer.usage.unwrap_or_else(Usage::of_unknown_request);
+    Ok(ModelSummary { text, usage, model: answer.model })
 }
 
 /// Returns the message that stands for the summarised items. It has their sources, because it may repeat their text.

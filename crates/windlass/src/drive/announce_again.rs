@@ -45,7 +45,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         if !driver.scope.has_hooks(&agent) {
             return Ok(());
         }
-        let stop = TurnStop::new(&driver.scope.stop);
+        let stop = TurnStop::new(&driver.scope.stop, driver.scope.drain.clone());
         let event = match (again.observation, again.call) {
             (HookObservation::CallEnded { status, output, info, .. }, Some(call)) => {
                 let is_ending = driver.scope.with_run(|run| run.is_failing() || run.outcome().is_some());

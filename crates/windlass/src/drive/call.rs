@@ -205,6 +205,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     if stop.is_stopped() && !keeps {
                         return Ok(None);
                     }
+                } else if matches!(reason, HoldReason::Approval) {
+                    let showing = work.prepared.prepare_hold(&work.ctx);
+                    let _unfinished = stop.within_drain(showing).await;
                 }
                 Some(self.hold_call(&work.call, reason).await?)
             }

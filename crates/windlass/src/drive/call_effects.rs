@@ -126,7 +126,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let mut checks = GuardrailChecks::default();
         let result = CallResult::new(status, output);
         let checking = check_call_output(&work.prepared.tool, &work.ctx, result, &mut checks);
-        let checked = work.stop().within_drain(self.shared.config.drain_timeout, checking).await;
+        let checked = work.stop().within_drain(checking).await;
         self.keep_verdicts(work, checks).await;
         Ok(checked)
     }
@@ -182,7 +182,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
             if let Some(running) = ended.late_body {
                 if matches!(ended.exit, BodyExit::Failed(BodyFailure::Cancelled)) {
-                    lock_unpoisoned(&self.shared.draining_calls).push(work.call.clone());
+                    lock_unpoisoned(&self.shared.draining_calls).push(work.ctx.call_path().clone());
                 }
                 record_late_end(running, &self.shared.journal, work.ctx.clone(), work.prepared.tool.clone());
             }

@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use windlass_core::{
     budget::SpendingBudget,
     failure::RunFailure,
-    id::{AgentName, CallId, RunId},
+    id::{AgentName, CallId, CallPath, RunId},
     journal::{JournalEntry, RunCancelled, RunFailed},
     run::{RunAction, StopRequest},
 };
@@ -56,7 +56,7 @@ struct SharedRunState<C> {
     key_scopes: Arc<KeyScopes>,
     artefacts: Arc<RunArtefacts>,
     cancel: CancelSignal,
-    draining_calls: Mutex<Vec<CallId>>,
+    draining_calls: Mutex<Vec<CallPath>>,
     run_id: RunId,
     withheld: WithheldOutputs,
     /// Permits for the bodies of the whole run, nested agents included.
@@ -201,7 +201,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     return Ok(RunExit::Detached);
                 }
                 Err(DriveError::RunFailed(failure)) => {
-                    self.end_run(JournalEntry::RunFailed(RunFailed { failure: *failure })).boxed().await?;
+                    self.end_run(Some(*failure)).boxed().await?;
                 }
                 // The next action says whether the run is cancelled, pauses instead, or is handed over.
                 Err(DriveError::Cancelled) => {}
@@ -238,22 +238,28 @@ impl<C: Send + Sync + 'static> Driver<C> {
 
     /// Ends a run that stops: as cancelled, unless a failure stopped it. All started calls have settled by now.
     async fn end_cancelled(&mut self) -> Result<(), RunError> {
-        if let Some(failure) = self.ending_failure.get() {
-            return self.end_run(JournalEntry::RunFailed(RunFailed { failure })).await;
-        }
-        let draining = std::mem::take(&mut *lock_unpoisoned(&self.shared.draining_calls));
-        self.end_run(JournalEntry::RunCancelled(RunCancelled { draining_calls: draining })).await
+        self.end_run(self.ending_failure.get()).await
     }
 
-    async fn end_run(&mut self, end: JournalEntry) -> Result<(), RunError> {
-        let failure = match &end {
-            JournalEntry::RunFailed(failed) => Some(failed.failure.clone()),
-            _ => None,
-        };
+    /// Ends the run: as failed, or as cancelled if there is no failure.
+    async fn end_run(&mut self, failure: Option<RunFailure>) -> Result<(), RunError> {
         // An observer that cannot be notified does not keep the run from ending.
         self.end_calls_in_flight(failure.as_ref()).await.or_else(DriveError::into_abort)?;
+        let draining_calls = self.take_draining_calls();
+        let end = match failure {
+            Some(failure) => JournalEntry::RunFailed(RunFailed { failure, draining_calls }),
+            None => JournalEntry::RunCancelled(RunCancelled { draining_calls }),
+        };
         self.scope.record_entry(end).await.or_else(DriveError::into_abort)?;
         self.scope.save_turn_to_session().await
+    }
+
+    /// Takes the calls of this run whose bodies still run. Those of the runs around it and inside its calls stay.
+    fn take_draining_calls(&self) -> Vec<CallId> {
+        let mut all = lock_unpoisoned(&self.shared.draining_calls);
+        let parents = &*self.scope.parent_calls;
+        let own = all.extract_if(.., |path| path.parent_calls() == parents);
+        own.map(|path| path.call().clone()).collect()
     }
 
     /// Returns the result of a run that this driver leaves.

@@ -80,6 +80,11 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 self.shared.has_held_calls.store(true, Ordering::Relaxed);
                 return Ok(());
             }
+            ModelAnswer::ProviderAway(error) => {
+                self.model_error = Some(Box::new(error));
+                self.shared.cancel.detach();
+                return Err(DriveError::Cancelled);
+            }
             ModelAnswer::Failed(error) => {
                 let message = truncate_message(error.to_string());
                 self.model_error = Some(Box::new(error));
@@ -132,7 +137,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Ok(planned) => self.admit_response(planned, &response, attempts, requested_at, agent).await,
             Err(error) => Err(error),
         };
-        let ModelResponse { items, response_id, request_id, model, .. } = response;
+        let ModelResponse { items, response_id, request_id, model, details, .. } = response;
         match planned {
             Ok(ResponsePlan { items, calls, duplicate_calls, context_sources }) => {
                 self.tools = Some(tools);
@@ -149,6 +154,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     model,
                     attempts,
                     requested_at,
+                    finish_reason: details.finish_reason.filter(|reason| !reason.is_ordinary()),
                 };
                 self.scope.record_entry(JournalEntry::ModelResponded(responded.into())).await?;
                 // A watcher may stop the calls that it was shown, before any of them takes effect.

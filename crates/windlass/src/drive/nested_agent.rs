@@ -91,6 +91,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 biased;
                 driven = &mut driving => driven,
                 () = call_stop.stopped() => {
+                    call_stop.drain_deadline();
                     stop.cancel();
                     driving.await
                 }

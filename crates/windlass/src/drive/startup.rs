@@ -15,7 +15,7 @@ use crate::run::{
     BudgetControl, CancelSignal, OpenRun, RunConfig, RunExit, RunResult, RunScope, key_scopes, open_run,
 };
 use crate::store::DeltaRelay;
-use crate::tasks::{DecisionSignal, WokenRun};
+use crate::tasks::{DecisionSignal, DrainDeadline, WokenRun};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
@@ -80,7 +80,7 @@ async fn start_driver<C: Send + Sync + 'static>(
     let hooks = std::mem::take(&mut config.hooks);
     let relays_deltas = config.relays_deltas(&agent);
     let opened = open_run(&agent, &graph, origin, &config, &cancel).await?;
-    let OpenRun { journal, run, kept, session, session_warning, is_fresh } = opened;
+    let OpenRun { journal, run, kept, session, session_warning, spent_by_others, is_fresh } = opened;
     let journal = Arc::new(journal);
     let ledger = config.given_response.as_ref().map(|given| given.receipt_cache.clone()).unwrap_or_default();
     ledger.restore_receipts(kept.receipts);
@@ -105,11 +105,12 @@ async fn start_driver<C: Send + Sync + 'static>(
     let key_scopes = Arc::new(key_scopes(&run_id, run.session(), &config));
     let body_permits = config.max_concurrent_calls.map(|limit| Arc::new(Semaphore::new(limit.max(1))));
     let stop = cancel.token.clone();
-    let budget = Arc::new(BudgetControl::new(&run));
+    let budget = Arc::new(BudgetControl::new(&run, spent_by_others));
     let has_held_calls = !is_fresh && !run.pending_calls().is_empty();
-    let secrets = if is_fresh { SecretRegistry::default() } else { journal.resume_secrets(&run) };
+    let mask = config.given_response.as_ref().map(|given| given.mask.clone()).unwrap_or_default();
+    let secrets = if is_fresh { SecretRegistry::new(mask) } else { journal.resume_secrets(&run, mask) };
     let recorder = Arc::new(RunRecorder::new(run, journal.clone(), ledger, secrets, events, session));
-    let drain_timeout = config.drain_timeout;
+    let drain = DrainDeadline::new(config.drain_timeout);
     let shared = SharedRunState {
         config,
         recorder: recorder.clone(),
@@ -127,8 +128,7 @@ async fn start_driver<C: Send + Sync + 'static>(
         budget,
     };
     let parent_calls = [].into();
-    let scope =
-        RunScope { app, run_id, parent_calls, recorder, emitter, hooks, is_observed, stop, drain_timeout };
+    let scope = RunScope { app, run_id, parent_calls, recorder, emitter, hooks, is_observed, stop, drain };
     let mut driver = Driver::new(shared.into(), graph, scope);
     (driver.tools, driver.unannounced) = (tools, unannounced);
     Ok((Box::new(driver), is_fresh))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::Sleep;
@@ -80,7 +80,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             Some(tools) => tools,
             None => self.resolve_tools(&agent).boxed().await?,
         };
-        let stop = TurnStop::new(&self.scope.stop);
+        let stop = TurnStop::new(&self.scope.stop, self.scope.drain.clone());
         let context = Arc::new(self.turn_context(&agent, &stop));
         let features = CallFeatures {
             checks_before_approval: self.shared.config.pre_approval_guardrails,
@@ -326,10 +326,12 @@ impl<C: Send + Sync + 'static> Driver<C> {
             self.ending_failure.set(failure);
         }
         turn.stop.stop_all();
-        for call in begun {
+        let closing = begun.into_iter().map(|call| {
             let found = self.scope.restore_unchecked_call(&call, &turn.tools).into();
-            self.execute_call(0, call, found, &turn).await.1?;
-        }
+            self.execute_call(0, call, found, &turn).map(|(_, ended)| ended)
+        });
+        // One that does not come back takes no time from the others.
+        join_all(closing).await.into_iter().try_for_each(|ended| ended.map(drop))?;
         self.tools = Some(turn.tools);
         Ok(())
     }

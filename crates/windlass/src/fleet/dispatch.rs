@@ -1,17 +1,18 @@
 //! Dispatch by an engine: it says when a worker drives which run. The queue decides if the run may be driven.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use windlass_core::id::{AgentName, RunId, Timestamp};
 
-use super::queue::{AgentOffer, QueuedRun, QueuedState, RunQueue};
+use super::queue::{AgentOffer, QueuedRun, QueuedState, ReadyRunsQuery, RunQueue};
 use crate::error::StoreError;
 
 /// Delay of the next attempt for a run that another worker has.
@@ -24,6 +25,10 @@ const RELAY_INTERVAL: Duration = Duration::from_secs(2);
 const RELAY_AGAIN: Duration = Duration::from_secs(60);
 /// Maximum number of ready runs in one look.
 const MAX_RELAYED: u32 = 256;
+/// Maximum number of woken runs that the relay leaves out of its looks. Beyond it, those woken first are looked at again.
+const MAX_WOKEN: usize = 16_384;
+/// Maximum number of requests that wait for a place in the worker, and as many again that it has not seen yet.
+const MAX_WAITING_REQUESTS: usize = 1_024;
 
 /// Wakes runs: says that a run may be driven, now or from a time on.
 ///
@@ -70,6 +75,9 @@ pub enum DispatchError {
         /// The run.
         run: RunId,
     },
+    /// Too many requests wait for the worker. Another worker may drive the run, or the same one later.
+    #[error("the worker is busy")]
+    WorkerBusy,
     /// The worker drains or has stopped. Another worker may drive the run.
     #[error("the worker takes no more runs")]
     WorkerStopped,
@@ -145,13 +153,13 @@ struct SegmentRequest {
 /// Passes the runs that an engine dispatches to the worker of this process. Clones reach the same worker.
 #[derive(Clone)]
 pub struct SegmentDispatcher {
-    requests: mpsc::UnboundedSender<SegmentRequest>,
+    requests: mpsc::Sender<SegmentRequest>,
 }
 
 impl SegmentDispatcher {
     /// Creates a dispatcher and the inbox of its worker.
     pub(super) fn channel() -> (Self, DispatchInbox) {
-        let (requests, inbox) = mpsc::unbounded_channel();
+        let (requests, inbox) = mpsc::channel(MAX_WAITING_REQUESTS);
         let inbox = DispatchInbox { requests: inbox, pending: VecDeque::new(), replies: BTreeMap::new() };
         (Self { requests }, inbox)
     }
@@ -165,11 +173,15 @@ impl SegmentDispatcher {
     ///
     /// # Errors
     ///
-    /// Returns [`DispatchError::WorkerStopped`] if the worker drains: another one may drive the run.
+    /// Returns [`DispatchError::WorkerStopped`] if the worker drains, and [`DispatchError::WorkerBusy`] if too many requests
+    /// wait for it: another one may drive the run.
     pub async fn drive_segment(&self, run: &RunId) -> Result<SegmentReport, DispatchError> {
         let (reply, answer) = oneshot::channel();
         let request = SegmentRequest { run: run.clone(), reply };
-        self.requests.send(request).map_err(|_| DispatchError::WorkerStopped)?;
+        self.requests.try_send(request).map_err(|error| match error {
+            TrySendError::Full(_) => DispatchError::WorkerBusy,
+            TrySendError::Closed(_) => DispatchError::WorkerStopped,
+        })?;
         answer.await.unwrap_or(Err(DispatchError::WorkerStopped))
     }
 }
@@ -182,7 +194,7 @@ impl std::fmt::Debug for SegmentDispatcher {
 
 /// The requests of an engine to a worker.
 pub(super) struct DispatchInbox {
-    requests: mpsc::UnboundedReceiver<SegmentRequest>,
+    requests: mpsc::Receiver<SegmentRequest>,
     /// Requests for runs that the worker does not drive yet.
     pending: VecDeque<SegmentRequest>,
     /// Those who wait for the end of a segment.
@@ -194,9 +206,21 @@ impl DispatchInbox {
     ///
     /// Cancellation safe.
     pub(super) async fn receive(&mut self) {
+        // Those who have dropped their requests ask again.
+        self.pending.retain(|request| !request.reply.is_closed());
+        if self.pending.len() >= MAX_WAITING_REQUESTS {
+            return std::future::pending().await;
+        }
         match self.requests.recv().await {
             Some(request) => match self.replies.get_mut(&request.run) {
-                Some(replies) => replies.push(request.reply),
+                Some(replies) => {
+                    replies.retain(|reply| !reply.is_closed());
+                    if replies.len() < MAX_WAITING_REQUESTS {
+                        replies.push(request.reply);
+                    } else {
+                        request.reply.send(Err(DispatchError::WorkerBusy)).ok();
+                    }
+                }
                 None => self.pending.push_back(request),
             },
             None => std::future::pending().await,
@@ -258,48 +282,44 @@ impl DispatchInbox {
 
 /// Wakes the runs that stay ready although nobody drives them: those that were submitted, decided or scheduled without the
 /// engine, and those whose wake-up the engine has lost. Never returns.
+///
+/// Only runs that the worker can drive are woken. Each look leaves out those that were woken a short time ago, so that runs
+/// for which the engine has no room do not hide the others.
 pub(super) async fn relay_ready_runs(
     queue: Arc<dyn RunQueue>,
     dispatch: Arc<dyn RunDispatch>,
+    offers: Vec<AgentOffer>,
     now: impl Fn() -> Timestamp,
 ) {
-    let mut seen: BTreeMap<RunId, RelayState> = BTreeMap::new();
+    let mut seen: BTreeSet<RunId> = BTreeSet::new();
+    let mut woken: BTreeMap<RunId, Instant> = BTreeMap::new();
     loop {
         tokio::time::sleep(RELAY_INTERVAL).await;
-        let ready = match queue.list_ready_runs(now(), MAX_RELAYED).await {
+        woken.retain(|_, at| at.elapsed() < RELAY_AGAIN);
+        while woken.len() > MAX_WOKEN
+            && let Some(first) = woken.iter().min_by_key(|(_, at)| **at).map(|(run, _)| run.clone())
+        {
+            woken.remove(&first);
+        }
+        let except = woken.keys().cloned().collect();
+        let query = ReadyRunsQuery { now: now(), offers: offers.clone(), except, limit: MAX_RELAYED };
+        let ready = match queue.list_ready_runs(&query).await {
             Ok(ready) => ready,
             Err(error) => {
                 tracing::warn!(%error, "the ready runs cannot be listed");
                 continue;
             }
         };
-        seen.retain(|run, _| ready.contains(run));
-        for run in ready {
-            let state = seen.entry(run.clone()).or_insert(RelayState::JustReady);
-            let is_due = match state {
-                RelayState::JustReady => {
-                    *state = RelayState::StillReady;
-                    false
+        let ready: BTreeSet<RunId> = ready.into_iter().collect();
+        // The wake-up of a run that is seen for the first time may be on the way.
+        for run in ready.intersection(&seen) {
+            match dispatch.wake_run(run, None).await {
+                Ok(()) => {
+                    woken.insert(run.clone(), Instant::now());
                 }
-                RelayState::StillReady => true,
-                RelayState::Woken(at) => at.elapsed() >= RELAY_AGAIN,
-            };
-            if is_due {
-                match dispatch.wake_run(&run, None).await {
-                    Ok(()) => *state = RelayState::Woken(Instant::now()),
-                    Err(error) => tracing::warn!(%run, %error, "a ready run could not be woken"),
-                }
+                Err(error) => tracing::warn!(%run, %error, "a ready run could not be woken"),
             }
         }
+        seen = ready;
     }
-}
-
-/// A ready run, as the relay knows it.
-enum RelayState {
-    /// Seen for the first time: its wake-up may be on the way.
-    JustReady,
-    /// Seen before: its wake-up is missing.
-    StillReady,
-    /// Woken by the relay.
-    Woken(Instant),
 }

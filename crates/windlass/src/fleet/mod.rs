@@ -34,7 +34,8 @@ pub use dispatch::{DispatchError, NextWake, RunDispatch, SegmentDispatcher, Segm
 pub use fair_share::{FairShares, LaneCandidate, ReadyLane, ShareKey, choose_fairly};
 pub use queue::{
     AgentOffer, DEFAULT_MAX_ATTEMPTS, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState,
-    RunDeparture, RunQueue, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest, worker_of_owner,
+    ReadyRunsQuery, RunDeparture, RunQueue, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest,
+    worker_of_owner,
 };
 pub use queue_wrapper::QueueWrapper;
 pub use registry::{AgentRegistry, DeployedAgent};

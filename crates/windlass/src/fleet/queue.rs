@@ -14,23 +14,23 @@ use super::schedule::{RunSchedule, StoredSchedule};
 use crate::run::IntoInput;
 use crate::store::{Lease, LeaseClaim, RunStatus, Store, StoreFuture, StoredLease};
 
-/// Default number of attempts without progress after which a run becomes a dead letter.
-pub const DEFAULT_MAX_ATTEMPTS: u32 = 5;
+/// Default number of attempts without progress after which a run becomes a dead letter. With the default delays of
+/// [`RetryBackoff`](super::RetryBackoff), a run outlasts a provider that is away for about half an hour.
+pub const DEFAULT_MAX_ATTEMPTS: u32 = 20;
 
-/// Separates the name of a worker from the number of its run in the owner of a lease.
+/// Separates the name of a worker from the id of its run in the owner of a lease.
 const WORKER_SEPARATOR: char = '~';
 
 /// Returns the worker in the name of a lease's owner; `None` if the owner is not a run of a worker.
 ///
-/// A worker names the owner of each run that it drives `worker~number`. All of its leases live and die with its one
-/// heartbeat.
+/// A worker names the owner of each run that it drives `worker~run`. All of its leases live and die with its one heartbeat.
 pub fn worker_of_owner(owner: &str) -> Option<&str> {
     owner.split_once(WORKER_SEPARATOR).map(|(worker, _)| worker)
 }
 
 /// Returns the owner of the lease of a worker's run.
-pub(crate) fn run_owner(worker: &str, number: u64) -> String {
-    format!("{worker}{WORKER_SEPARATOR}{number}")
+pub(crate) fn run_owner(worker: &str, run: &RunId) -> String {
+    format!("{worker}{WORKER_SEPARATOR}{run}")
 }
 
 /// A queue of runs beside the store that keeps them. The suite in [`crate::testing`] checks the contract.
@@ -146,9 +146,8 @@ pub trait RunQueue: Store {
         limit: u32,
     ) -> StoreFuture<'a, Vec<QueuedRun>>;
 
-    /// Lists at most `limit` runs that a worker could take at this time: those that are ready, and those whose wake-up time
-    /// has come.
-    fn list_ready_runs(&self, now: Timestamp, limit: u32) -> StoreFuture<'_, Vec<RunId>>;
+    /// Lists runs that a worker could take: those that are ready, and those whose wake-up time has come.
+    fn list_ready_runs<'a>(&'a self, query: &'a ReadyRunsQuery) -> StoreFuture<'a, Vec<RunId>>;
 
     /// Saves a schedule, in place of an earlier one of its name. Its times after `now` count. Saving the same again has no
     /// effect.
@@ -169,8 +168,9 @@ pub trait RunQueue: Store {
         until: Timestamp,
     ) -> StoreFuture<'a, ()>;
 
-    /// Waits for a hint that there may be work. Hints may be missing or needless: polling is the truth. The default never
-    /// resolves.
+    /// Waits for a hint that there may be work. A hint counts that is given after this call, also before the future is
+    /// polled: a worker calls this, looks for work, and then waits. Hints may be missing or needless: polling is the truth.
+    /// The default never resolves.
     fn wait_for_work(&self) -> BoxFuture<'_, ()> {
         std::future::pending().boxed()
     }
@@ -278,7 +278,8 @@ pub struct WorkRequest {
     /// The worker's time. Runs whose wake-up time has come are ready.
     pub now: Timestamp,
     /// Runs that the worker has, if it says so. Runs that it has taken and that are not among them are returned again: the
-    /// answer to an earlier request was lost.
+    /// answer to an earlier request was lost. Runs among them are not taken: the worker is leaving them, or has handed them
+    /// over.
     pub held: Option<Vec<RunId>>,
     /// The agents that the worker can drive.
     pub offers: Vec<AgentOffer>,
@@ -286,6 +287,19 @@ pub struct WorkRequest {
     pub limit: u32,
     /// The only run that may be taken, if an engine has named it.
     pub only: Option<RunId>,
+}
+
+/// A query for the runs that a worker could take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadyRunsQuery {
+    /// The worker's time. Runs whose wake-up time has come are ready.
+    pub now: Timestamp,
+    /// The agents that the worker can drive.
+    pub offers: Vec<AgentOffer>,
+    /// Runs that are left out.
+    pub except: Vec<RunId>,
+    /// Maximum number of runs.
+    pub limit: u32,
 }
 
 /// The runs that a worker has taken, and the orders for its runs.
@@ -314,7 +328,8 @@ pub struct TakenRun {
 pub enum QueueOrder {
     /// Cancels the run.
     Cancel,
-    /// Makes the worker leave the run for another one.
+    /// Makes the worker leave the run. It leaves the run to other workers for the duration of its lease, unless an engine
+    /// gives it the run.
     HandOver,
     /// Adds input for the next model request.
     AddInput {

@@ -4,7 +4,8 @@ use futures_util::future::BoxFuture;
 use windlass_core::id::{RunId, Timestamp};
 
 use super::queue::{
-    QueueOrder, QueuedRun, RunDeparture, RunQueue, RunSubmission, SubmitResult, TakenWork, WorkRequest,
+    QueueOrder, QueuedRun, ReadyRunsQuery, RunDeparture, RunQueue, RunSubmission, SubmitResult, TakenWork,
+    WorkRequest,
 };
 use super::schedule::{RunSchedule, StoredSchedule};
 use crate::store::{LeaseClaim, StoreFuture, StoreWrapper, StoredLease};
@@ -83,8 +84,8 @@ pub trait QueueWrapper: StoreWrapper {
     }
 
     /// Forwards [`RunQueue::list_ready_runs`].
-    fn list_ready_runs(&self, now: Timestamp, limit: u32) -> StoreFuture<'_, Vec<RunId>> {
-        self.inner_queue().list_ready_runs(now, limit)
+    fn list_ready_runs<'a>(&'a self, query: &'a ReadyRunsQuery) -> StoreFuture<'a, Vec<RunId>> {
+        self.inner_queue().list_ready_runs(query)
     }
 
     /// Forwards [`RunQueue::save_schedule`].
@@ -175,8 +176,8 @@ impl<W: QueueWrapper> RunQueue for W {
         QueueWrapper::list_queued_runs(self, after, limit)
     }
 
-    fn list_ready_runs(&self, now: Timestamp, limit: u32) -> StoreFuture<'_, Vec<RunId>> {
-        QueueWrapper::list_ready_runs(self, now, limit)
+    fn list_ready_runs<'a>(&'a self, query: &'a ReadyRunsQuery) -> StoreFuture<'a, Vec<RunId>> {
+        QueueWrapper::list_ready_runs(self, query)
     }
 
     fn save_schedule<'a>(&'a self, schedule: &'a RunSchedule, now: Timestamp) -> StoreFuture<'a, ()> {

@@ -18,11 +18,12 @@ use super::queue::{NextStep, PostedOrder, QueueOrder, RunQueue, TakenRun};
 use super::registry::DeployedAgent;
 use super::segment_store::{LeaseRecord, SegmentStore};
 use super::worker::RetryBackoff;
-use crate::error::{RunError, StoreError, StoreErrorKind};
+use crate::agent::AgentGraph;
+use crate::error::{ConfigError, RunError, StoreError, StoreErrorKind};
 use crate::event::{RunEvent, RunEventKind};
 use crate::guardrail::panic_message;
 use crate::lock_unpoisoned;
-use crate::run::{CancelHandle, ModelRetryPolicy, OnStreamDrop, RunBuilder, RunResult};
+use crate::run::{CancelHandle, ModelRetryPolicy, OnStreamDrop, RetriesExhausted, RunBuilder, RunResult};
 use crate::session::Session;
 use crate::store::{LeaseObserver, OpenRunError, Store, load_paused};
 
@@ -153,6 +154,8 @@ pub(super) struct SegmentResult {
     pub(super) lease: LeaseRecord,
     /// Number of the last order that was carried out.
     pub(super) orders_done: u64,
+    /// True if the run was left for another worker, as it was ordered.
+    pub(super) is_handed_over: bool,
 }
 
 /// One segment of a taken run.
@@ -181,6 +184,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
                 end: SegmentEnd::Failed,
                 lease: store.lease_record(),
                 orders_done: 0,
+                is_handed_over: false,
             }
         })
     }
@@ -192,7 +196,13 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
             // An order woke the run before its time. The first segment after that carries the order out.
             let next = NextStep::Wait { until: start_at };
             let lease = self.store.lease_record();
-            return SegmentResult { next, end: SegmentEnd::Left, lease, orders_done: 0 };
+            return SegmentResult {
+                next,
+                end: SegmentEnd::Left,
+                lease,
+                orders_done: 0,
+                is_handed_over: false,
+            };
         }
         let watch = ProviderWatch::new(self.settings.provider_attempts);
         let mut done = BTreeSet::new();
@@ -207,7 +217,15 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
         let orders_done = last_of_done(&self.control.orders(), &done);
         let lease = self.store.lease_record();
         let (next, end) = self.next_step(driven, watch.absence(), orders_done, now());
-        SegmentResult { next, end, lease, orders_done }
+        let is_handed_over = end == SegmentEnd::Left && self.is_handed_over(orders_done);
+        SegmentResult { next, end, lease, orders_done, is_handed_over }
+    }
+
+    /// Returns true if the run was ordered to another worker, and no other order waits.
+    fn is_handed_over(&self, orders_done: u64) -> bool {
+        let orders = self.control.orders();
+        orders.iter().all(|posted| posted.number <= orders_done)
+            && orders.iter().any(|posted| posted.order == QueueOrder::HandOver)
     }
 
     /// Returns true if the run has not started and nobody has cancelled it.
@@ -266,6 +284,8 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
         let retry = ModelRetryPolicy {
             max_attempts: u32::MAX,
             max_delay: MAX_PROVIDER_DELAY,
+            max_provider_delay: MAX_PROVIDER_DELAY,
+            when_exhausted: RetriesExhausted::Leave,
             ..ModelRetryPolicy::default()
         };
         Ok(builder.lease_duration(*lease_duration).lease_observer(observer).model_retry(retry))
@@ -421,6 +441,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
                 StoreErrorKind::Corrupt => bury(error.to_string()),
                 _ => retry(error.to_string()),
             },
+            Err(RunError::Config(error)) if self.may_pass(&error) => retry(error.to_string()),
             // A worker of an older build meets a newer journal, or one that lacks a tool: others may drive the run.
             Err(RunError::Config(error)) => decline(error.to_string()),
             Err(RunError::Replay(error)) => decline(error.to_string()),
@@ -430,6 +451,23 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
                 | JournalFormatError::Replay(_)),
             )) => decline(error.to_string()),
             Err(RunError::JournalFormat(error)) => bury(error.to_string()),
+        }
+    }
+}
+
+impl<C: Send + Sync + 'static> RunSegment<C> {
+    /// Returns true if the same build may drive the run later: a function of the agent has failed, or a tool source that may
+    /// be away. A tool that a source still lacks at the last attempt is gone, and a worker of another build may have it.
+    fn may_pass(&self, error: &ConfigError) -> bool {
+        match error {
+            ConfigError::ToolSourceFailed { .. } | ConfigError::ResolveFailed { .. } => true,
+            ConfigError::ToolRemoved { agent, .. } => {
+                let DeployedAgent { agent: root, known_agents, .. } = &self.deployed;
+                let graph = AgentGraph::new(root, known_agents);
+                self.taken.attempt < self.taken.submission.max_attempts
+                    && graph.is_ok_and(|graph| graph.has_sourced_tools(agent))
+            }
+            _ => false,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use windlass_core::id::{RunId, Timestamp};
 
@@ -144,16 +145,53 @@ pub struct Worker<C = ()> {
     metrics: WorkerMetrics,
 }
 
-/// A run, the end of its segment, and the time that it has taken.
-type SegmentOutcome = (RunId, SegmentEnd, Duration);
+/// The outcome of a segment, and the time that it has taken.
+struct SegmentOutcome {
+    end: SegmentEnd,
+    is_handed_over: bool,
+    lasted: Duration,
+}
 
 /// The segments that a worker drives under one name.
+///
+/// Invariant: a run has at most one segment. It is here until its task has ended, although the queue may offer it again as
+/// soon as the task has left it.
 #[derive(Default)]
 struct ActiveSegments {
     tasks: JoinSet<SegmentOutcome>,
-    controls: BTreeMap<RunId, Arc<SegmentControl>>,
-    /// Number of the last segment, which is part of the owner of its lease.
-    last_number: u64,
+    by_run: BTreeMap<RunId, ActiveSegment>,
+    /// Runs that the worker has handed over, and the time until which it leaves them to others.
+    handed_over: BTreeMap<RunId, Instant>,
+}
+
+/// A segment whose task runs.
+struct ActiveSegment {
+    task: tokio::task::Id,
+    control: Arc<SegmentControl>,
+}
+
+impl ActiveSegments {
+    /// Returns the runs that the worker does not take.
+    fn held_runs(&mut self, only: Option<&RunId>) -> Vec<RunId> {
+        let now = Instant::now();
+        self.handed_over.retain(|_, until| *until > now);
+        // An engine that names a run has chosen this worker.
+        let handed_over = self.handed_over.keys().filter(|run| Some(*run) != only);
+        self.by_run.keys().chain(handed_over).cloned().collect()
+    }
+
+    /// Returns true if the worker drives nothing, and leaves nothing to others that it might have to take after all.
+    fn is_idle(&self) -> bool {
+        let now = Instant::now();
+        self.tasks.is_empty() && self.handed_over.values().all(|until| *until <= now)
+    }
+
+    /// Removes the segment of a task that has ended, and returns its run.
+    fn remove_task(&mut self, task: tokio::task::Id) -> Option<RunId> {
+        let run = self.by_run.iter().find(|(_, segment)| segment.task == task)?.0.clone();
+        self.by_run.remove(&run);
+        Some(run)
+    }
 }
 
 /// A function that is told about the ends of segments.
@@ -316,7 +354,8 @@ impl<C: Send + Sync + 'static> Worker<C> {
     ) -> (SegmentDispatcher, impl Future<Output = Result<WorkerReport, StoreError>> + Send) {
         let (dispatcher, inbox) = SegmentDispatcher::channel();
         let work = async move {
-            let relaying = relay_ready_runs(self.queue.clone(), relay, wall_clock_now);
+            let relaying =
+                relay_ready_runs(self.queue.clone(), relay, self.registry.offers(), wall_clock_now);
             tokio::select! {
                 report = self.work(IdlePolicy::KeepWaiting, Some(inbox)) => report,
                 () = relaying => Ok(WorkerReport::default()),
@@ -377,7 +416,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
             if others.check.is_due(self.settings.lease_duration / 8) {
                 others.retire_abandoned(&*self.queue, pulse.name()).await;
             }
-            if !active.controls.is_empty() {
+            if !active.by_run.is_empty() {
                 look_for_followers(&self.queue);
             }
             if calendar.is_due(SCHEDULE_INTERVAL)
@@ -385,9 +424,11 @@ impl<C: Send + Sync + 'static> Worker<C> {
             {
                 tracing::warn!(worker = %pulse.name(), %error, "the schedules could not be fired");
             }
-            let free = self.concurrency.saturating_sub(active.controls.len());
+            let free = self.concurrency.saturating_sub(active.by_run.len());
             let limit = if inbox.is_some() { 0 } else { free };
-            let taken = self.take_work(pulse.name(), &active, limit, None).await;
+            // Before the request: a run that becomes ready during it is not missed.
+            let mut hint = self.queue.wait_for_work();
+            let taken = self.take_work(pulse.name(), &mut active, limit, None).await;
             let is_empty = taken.as_ref().is_ok_and(|work| work.runs.is_empty());
             match taken {
                 Ok(work) => self.begin_segments(&mut active, &pulse, work),
@@ -402,7 +443,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
             {
                 break;
             }
-            if is_empty && active.tasks.is_empty() && idle == IdlePolicy::Stop {
+            if is_empty && active.is_idle() && idle == IdlePolicy::Stop {
                 self.queue.retire_worker(pulse.name(), None).await.ok();
                 return WorkEnd::Stopped;
             }
@@ -416,22 +457,22 @@ impl<C: Send + Sync + 'static> Worker<C> {
                 biased;
                 () = self.stop.token.cancelled() => {}
                 () = pulse.wait_until_lost() => {}
-                Some(ended) = active.tasks.join_next() => {
+                Some(ended) = active.tasks.join_next_with_id() => {
                     self.note_end(ended, &mut active, report, inbox).await;
-                    while let Some(ended) = active.tasks.try_join_next() {
+                    while let Some(ended) = active.tasks.try_join_next_with_id() {
                         self.note_end(ended, &mut active, report, inbox).await;
                     }
                 }
                 () = receive => {}
-                () = self.queue.wait_for_work(), if limit > 0 => {}
+                () = &mut hint, if limit > 0 => {}
                 () = tokio::time::sleep(self.poll_interval) => {}
             }
         }
         let is_retired = !self.stop.token.is_cancelled();
-        for control in active.controls.values() {
-            control.stop();
+        for segment in active.by_run.values() {
+            segment.control.stop();
         }
-        while let Some(ended) = active.tasks.join_next().await {
+        while let Some(ended) = active.tasks.join_next_with_id().await {
             self.note_end(ended, &mut active, report, inbox).await;
         }
         if let Err(error) = self.queue.retire_worker(pulse.name(), None).await {
@@ -451,10 +492,10 @@ impl<C: Send + Sync + 'static> Worker<C> {
         active: &mut ActiveSegments,
         pulse: &Arc<WorkerPulse>,
     ) -> WorkEnd {
-        while active.controls.len() < self.concurrency
+        while active.by_run.len() < self.concurrency
             && let Some(run) = inbox.next_pending()
         {
-            if !active.controls.contains_key(&run) {
+            if !active.by_run.contains_key(&run) {
                 match self.take_work(pulse.name(), active, 1, Some(run.clone())).await {
                     Ok(work) => self.begin_segments(active, pulse, work),
                     Err(error) if error.kind() == StoreErrorKind::Fenced => return WorkEnd::Retired,
@@ -465,7 +506,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
                     }
                 }
             }
-            match active.controls.contains_key(&run) {
+            match active.by_run.contains_key(&run) {
                 true => inbox.note_begin(&run),
                 false => {
                     let offers = self.registry.offers();
@@ -483,29 +524,32 @@ impl<C: Send + Sync + 'static> Worker<C> {
         let orders_of = |run: &RunId| orders.iter().filter(|order| order.run == *run).cloned().collect();
         for taken in runs {
             let run = taken.submission.run.clone();
+            // A queue that offers a run while its segment ends offers it again after that.
+            if active.by_run.contains_key(&run) {
+                continue;
+            }
             let control = Arc::new(SegmentControl::default());
             control.set_orders(orders_of(&run));
-            active.last_number += 1;
-            let owner = run_owner(pulse.name(), active.last_number);
-            self.spawn_segment(&mut active.tasks, taken, pulse, owner, control.clone());
-            active.controls.insert(run, control);
+            if let Some(task) = self.spawn_segment(&mut active.tasks, taken, pulse, control.clone()) {
+                active.by_run.insert(run, ActiveSegment { task, control });
+            }
         }
-        for (run, control) in &active.controls {
-            control.set_orders(orders_of(run));
+        for (run, segment) in &active.by_run {
+            segment.control.set_orders(orders_of(run));
         }
     }
 
     async fn take_work(
         &self,
         worker: &str,
-        active: &ActiveSegments,
+        active: &mut ActiveSegments,
         limit: usize,
         only: Option<RunId>,
     ) -> Result<TakenWork, StoreError> {
         let request = WorkRequest {
             worker: worker.to_owned(),
             now: wall_clock_now(),
-            held: Some(active.controls.keys().cloned().collect()),
+            held: Some(active.held_runs(only.as_ref())),
             offers: self.registry.offers(),
             limit: u32::try_from(limit).unwrap_or(u32::MAX),
             only,
@@ -515,46 +559,55 @@ impl<C: Send + Sync + 'static> Worker<C> {
 
     async fn note_end(
         &self,
-        ended: Result<SegmentOutcome, tokio::task::JoinError>,
+        ended: Result<(tokio::task::Id, SegmentOutcome), tokio::task::JoinError>,
         active: &mut ActiveSegments,
         report: &mut WorkerReport,
         inbox: &mut Option<DispatchInbox>,
     ) {
-        match ended {
-            Ok((run, end, lasted)) => {
-                active.controls.remove(&run);
-                report.count(end);
-                self.metrics.note_segment(end, lasted);
-                if let Some(watcher) = &self.watcher {
-                    watcher(&run, end);
-                }
-                if let Some(inbox) = inbox {
-                    inbox.answer_end(&run, &*self.queue, &self.registry.offers(), wall_clock_now()).await;
-                }
+        let (task, outcome) = match ended {
+            Ok((task, outcome)) => (task, outcome),
+            Err(error) => {
+                // The queue returns the run, which this worker still has there, with the next request.
+                tracing::error!(%error, "a segment panicked");
+                let (end, is_handed_over, lasted) = (SegmentEnd::Failed, false, Duration::ZERO);
+                (error.id(), SegmentOutcome { end, is_handed_over, lasted })
             }
-            Err(error) => tracing::error!(%error, "a segment panicked"),
+        };
+        let Some(run) = active.remove_task(task) else { return };
+        if outcome.is_handed_over {
+            active.handed_over.insert(run.clone(), Instant::now() + self.settings.lease_duration);
+        }
+        report.count(outcome.end);
+        self.metrics.note_segment(outcome.end, outcome.lasted);
+        if let Some(watcher) = &self.watcher {
+            watcher(&run, outcome.end);
+        }
+        if let Some(inbox) = inbox {
+            inbox.answer_end(&run, &*self.queue, &self.registry.offers(), wall_clock_now()).await;
         }
     }
 
+    /// Starts the task of a segment.
     fn spawn_segment(
         &self,
         tasks: &mut JoinSet<SegmentOutcome>,
         taken: TakenRun,
         pulse: &Arc<WorkerPulse>,
-        owner: String,
         control: Arc<SegmentControl>,
-    ) {
+    ) -> Option<tokio::task::Id> {
         // Only offered agents are taken.
-        let Some(deployed) = self.registry.find_agent(&taken.submission.agent).cloned() else { return };
+        let deployed = self.registry.find_agent(&taken.submission.agent)?.clone();
         let (queue, pulse) = (self.queue.clone(), pulse.clone());
+        // The same for all segments of a run: one that could not be left does not shut the next one out.
+        let owner = run_owner(pulse.name(), &taken.submission.run);
         let store = Arc::new(SegmentStore::new(queue.clone(), pulse.clone(), owner));
         let settings = self.settings.clone();
-        tasks.spawn(async move {
-            let began = tokio::time::Instant::now();
+        let task = tasks.spawn(async move {
+            let began = Instant::now();
             let (run, signals_seen) = (taken.submission.run.clone(), taken.signals);
             let segment = RunSegment { queue: queue.clone(), store, deployed, taken, settings, control };
             let result = segment.drive_caught(wall_clock_now).await;
-            let SegmentResult { next, end, lease, orders_done } = result;
+            let SegmentResult { next, end, lease, orders_done, is_handed_over } = result;
             let departure = RunDeparture {
                 worker: pulse.name().to_owned(),
                 run: run.clone(),
@@ -569,12 +622,15 @@ impl<C: Send + Sync + 'static> Worker<C> {
                 Ok(()) => end,
                 Err(error) if error.kind() == StoreErrorKind::Fenced => SegmentEnd::Lost,
                 Err(error) => {
-                    tracing::error!(%run, %error, "a segment could not be ended; its worker's end frees the run");
+                    tracing::error!(%run, %error, "a segment could not be ended; the next request takes the run again");
                     SegmentEnd::Failed
                 }
             };
-            (run, end, began.elapsed())
+            // A run that could not be left is still this worker's: nobody else may take it.
+            let is_handed_over = is_handed_over && end == SegmentEnd::Left;
+            SegmentOutcome { end, is_handed_over, lasted: began.elapsed() }
         });
+        Some(task.id())
     }
 }
 
@@ -603,6 +659,23 @@ async fn leave_run(queue: &dyn RunQueue, departure: &RunDeparture) -> Result<(),
                 tokio::time::sleep(Duration::from_millis(50 << attempt)).await;
             }
             result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::DEFAULT_MAX_ATTEMPTS;
+
+    #[test]
+    fn a_run_outlasts_a_provider_that_is_away_for_half_an_hour() {
+        let backoff = RetryBackoff::default();
+        for run in ["run-1", "invoice-17", "tidy@1794987000"].map(RunId::from) {
+            let waited: Duration =
+                (1..DEFAULT_MAX_ATTEMPTS).map(|attempts| backoff.delay(&run, attempts)).sum();
+            assert!(waited >= Duration::from_secs(1_800), "{run}: {waited:?}");
+            assert!(backoff.delay(&run, DEFAULT_MAX_ATTEMPTS) <= backoff.max_delay);
         }
     }
 }

@@ -41,7 +41,10 @@ impl WorkerPulse {
         let name = LeaseOwner::for_new_driver().to_string();
         let clock = RunClock::start();
         let requested_at = Instant::now();
-        queue.register_worker(LeaseClaim { owner: &name, now: clock.now(), duration }).await?;
+        let claim = LeaseClaim { owner: &name, now: clock.now(), duration };
+        // A lease that took longer than it lasts is worth nothing. Others retire the name if it was registered.
+        let registered = tokio::time::timeout(duration, queue.register_worker(claim)).await;
+        registered.map_err(|_| StoreError::new("the store does not answer"))??;
         let (sender, beats) = watch::channel(PulseState { requested_at, is_lost: false });
         let task = tokio::spawn(renew(queue, name.clone(), duration, clock, sender));
         Ok(Self { name, beats, task })

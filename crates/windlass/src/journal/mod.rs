@@ -7,7 +7,7 @@ mod run_recorder;
 mod snapshot_schedule;
 mod write_queue;
 
-pub(crate) use self::run_journal::{LeaseTerms, RunJournal, save_announced_mark};
+pub(crate) use self::run_journal::{LeaseTerms, ResumedRun, RunJournal, save_announced_mark};
 pub(crate) use self::run_recorder::{RecordedEntry, RunRecorder, WithheldOutputs};
 pub(crate) use self::write_queue::AppendTarget;
 

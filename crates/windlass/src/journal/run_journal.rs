@@ -1,7 +1,7 @@
 //! The journal of one run, shared by its driver and the drivers of nested agents.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -22,7 +22,8 @@ use crate::lock_unpoisoned;
 use crate::observe::{LiveEvents, UnannouncedRecord};
 use crate::redaction::SecretRegistry;
 use crate::run::{CancelSignal, JournalRecords};
-use crate::session::export_items;
+use crate::secret_mask::SecretMask;
+use crate::session::{Session, check_session_moved, export_items};
 use crate::store::{
     ANNOUNCED_ARTEFACT, AcquiredLease, DerivedWrites, Durability, Lease, LeaseClaim, LeaseHeartbeat,
     LeaseObserver, LeaseOwner, OpenedRun, PostedDecision, PostedDecisions, RunStatus, SnapshotSegments,
@@ -66,6 +67,15 @@ struct AuthenticityWarnings {
     known: BTreeSet<String>,
 }
 
+/// A paused run that its caller holds.
+pub(crate) struct ResumedRun<'a> {
+    pub(crate) run: &'a Run,
+    pub(crate) records: JournalRecords,
+    pub(crate) usage: Usage,
+    /// The session that was handed over.
+    pub(crate) session: Option<&'a Session>,
+}
+
 /// The terms of a run's lease.
 #[derive(Clone)]
 pub(crate) struct LeaseTerms {
@@ -83,9 +93,75 @@ struct JournalState {
     records: JournalRecords,
     snapshot_schedule: SnapshotSchedule,
     usage: Usage,
+    /// True once the driver has written its last record.
+    is_closed: bool,
+}
+
+/// A stored run, for a record that may follow its end.
+pub(crate) struct EndedRun {
+    target: Arc<AppendTarget>,
+    lease_duration: Duration,
+}
+
+impl EndedRun {
+    /// Appends the late end of a body, under a lease of its own. Fails if the run has not ended: another driver may
+    /// continue it.
+    pub(crate) async fn append_late(&self, call: &CallPath, entry: JournalEntry) -> Result<(), StoreError> {
+        let AppendTarget { store, lease } = &*self.target;
+        let has_ended =
+            |run: &Run| run.outcome().map(drop).ok_or_else(|| StoreError::new("the run has not ended"));
+        let read = read_run(&**store, &lease.run).await;
+        has_ended(&read.map_err(|error| StoreError::new(error.to_string()))?.replay.run)?;
+        let (lease_duration, cancel_on_loss) = (self.lease_duration, CancelSignal::default());
+        let terms = LeaseTerms { lease_duration, observer: None, cancel_on_loss };
+        let (journal, replay) = RunJournal::open(&lease.run, store.clone(), terms)
+            .await
+            .map_err(|error| StoreError::new(error.to_string()))?;
+        let written = match has_ended(&replay.run) {
+            Ok(()) => journal.append(call.parent_calls(), entry).await,
+            Err(error) => Err(error),
+        };
+        let written = match (&journal.owned, written) {
+            (Some(owned), Ok(())) => owned.queue.flush().await,
+            (_, written) => written,
+        };
+        journal.release_after_failure().await;
+        written
+    }
 }
 
 impl RunJournal {
+    /// Returns the stored run, for a record that may follow its end; `None` without a store.
+    pub(crate) fn ended_run(&self) -> Option<EndedRun> {
+        let owned = self.owned.as_ref()?;
+        Some(EndedRun { target: owned.queue.target().clone(), lease_duration: owned.release_limit })
+    }
+
+    /// Appends the late end of a body. Returns `None` if the driver has written its last record.
+    pub(crate) async fn append_late(
+        &self,
+        call: &CallPath,
+        entry: &JournalEntry,
+    ) -> Option<Result<(), StoreError>> {
+        Some(match self.enqueue_late(call, entry)? {
+            Ok(EnqueuedEntry { writing: Some(writing), .. }) => writing.await,
+            Ok(EnqueuedEntry { writing: None, .. }) => Ok(()),
+            Err(error) => Err(error),
+        })
+    }
+
+    fn enqueue_late(
+        &self,
+        call: &CallPath,
+        entry: &JournalEntry,
+    ) -> Option<Result<EnqueuedEntry<'_>, StoreError>> {
+        let written = lock_unpoisoned(&self.state);
+        if written.is_closed {
+            return None;
+        }
+        Some(self.enqueue_locked(written, call.parent_calls(), entry.clone(), DerivedWrites::default()))
+    }
+
     /// Creates the journal of a new run.
     pub(crate) async fn create(
         started: RunStarted,
@@ -115,14 +191,14 @@ impl RunJournal {
     }
 
     /// Opens the journal of a paused run that the caller holds. Fails if the store has records that the value
-    /// lacks: then the run has continued elsewhere and the value is stale.
+    /// lacks: then the run has continued elsewhere and the value is stale. Fails, too, if the store does not have the run, and
+    /// its session was in the store that it comes from: a session of the same name is another one.
     pub(crate) async fn resume(
-        run: &Run,
-        mut records: JournalRecords,
-        usage: Usage,
+        source: ResumedRun<'_>,
         store: Option<Arc<dyn Store>>,
         terms: LeaseTerms,
     ) -> Result<Self, RunError> {
+        let ResumedRun { run, mut records, usage, session } = source;
         let clock = RunClock::start();
         let Some(store) = store else {
             let written = JournalState { records, usage, ..JournalState::default() };
@@ -171,6 +247,11 @@ impl RunJournal {
                 (acquired, count)
             }
             _ => {
+                if let (None, Some(session), true) =
+                    (session, run.session(), run.referenced_history().is_some())
+                {
+                    check_session_moved(&*store, session, run.id()).await?;
+                }
                 if let Some(keys) = store.mac_keys() {
                     records = records.authenticate_all(run.id(), keys)?;
                 }
@@ -210,7 +291,7 @@ impl RunJournal {
         // Another store may lack the segments; it refuses the next one then, and the schedule starts anew.
         let position = records.snapshot_outline().map(|outline| outline.position().clone());
         let snapshot_schedule = SnapshotSchedule::after_open(position);
-        let written = JournalState { records, snapshot_schedule, usage };
+        let written = JournalState { records, snapshot_schedule, usage, is_closed: false };
         Ok(Self::from_parts(Some(owned), clock, written))
     }
 
@@ -233,7 +314,8 @@ impl RunJournal {
         if let Some(reason) = forged_snapshot {
             owned.add_warning(format!("the snapshot of run `{run}` is forged and was ignored: {reason}"));
         }
-        let written = JournalState { records, snapshot_schedule: snapshots, usage: replay.usage };
+        let written =
+            JournalState { records, snapshot_schedule: snapshots, usage: replay.usage, is_closed: false };
         Ok((Self::from_parts(Some(owned), clock, written), replay))
     }
 
@@ -291,8 +373,8 @@ impl RunJournal {
     }
 
     /// Returns the secrets of a run that has these records and resumes in the process that made it.
-    pub(crate) fn resume_secrets(&self, run: &Run) -> SecretRegistry {
-        SecretRegistry::resume(lock_unpoisoned(&self.state).records.later_records(), run)
+    pub(crate) fn resume_secrets(&self, run: &Run, mask: SecretMask) -> SecretRegistry {
+        SecretRegistry::resume(lock_unpoisoned(&self.state).records.later_records(), run, mask)
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -315,9 +397,18 @@ impl RunJournal {
         entry: JournalEntry,
         writes: DerivedWrites,
     ) -> Result<EnqueuedEntry<'_>, StoreError> {
+        self.enqueue_locked(lock_unpoisoned(&self.state), path, entry, writes)
+    }
+
+    fn enqueue_locked(
+        &self,
+        mut written: MutexGuard<'_, JournalState>,
+        path: &[CallId],
+        entry: JournalEntry,
+        writes: DerivedWrites,
+    ) -> Result<EnqueuedEntry<'_>, StoreError> {
         let durability = required_durability(&entry);
         let queue = self.owned.as_ref().map(|owned| &owned.queue);
-        let mut written = lock_unpoisoned(&self.state);
         let seq = written.records.len() as u64;
         let at = self.clock.now();
         let mut record = JournalRecord { seq, at, path: path.to_vec(), entry };
@@ -434,6 +525,7 @@ impl RunJournal {
 
     /// Writes what is left of the journal, sets the status of the run in the store and releases the lease.
     pub(crate) async fn release_run(&self, status: RunStatus) -> Result<(), StoreError> {
+        lock_unpoisoned(&self.state).is_closed = true;
         let Some(owned) = &self.owned else { return Ok(()) };
         // A waiter may have been dropped before its record was written.
         owned.queue.flush().await?;
@@ -448,6 +540,7 @@ impl RunJournal {
     /// Releases the lease of a driver that has failed, so that another can take the run over at once. Its records stay as
     /// they are. A failure is only logged: then the lease is abandoned when its duration is over.
     pub(crate) async fn release_after_failure(&self) {
+        lock_unpoisoned(&self.state).is_closed = true;
         let Some(owned) = &self.owned else { return };
         let AppendTarget { store, lease } = &**owned.queue.target();
         match tokio::time::timeout(owned.release_limit, store.release_lease(lease)).await {

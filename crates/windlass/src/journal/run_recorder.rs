@@ -85,6 +85,9 @@ impl RunRecorder {
         }
         let session_write = before.or_else(|| self.session_write(path, |run| run.outcome().is_some()));
         writes.sessions.extend(session_write);
+        writes.is_status_deferred = path.is_empty()
+            && self.session.as_ref().is_some_and(|session| !session.is_in_store())
+            && self.with_root(|run| run.outcome().is_some());
         let entry = self.secrets.redact_entry(path, entry);
         // Watchers see what the journal has, so that a live run and its replay look the same.
         let observed = is_observed.then(|| entry.clone());

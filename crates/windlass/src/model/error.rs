@@ -27,7 +27,8 @@ pub enum ModelErrorKind {
     /// None of the other kinds.
     #[default]
     Other,
-    /// The model is not configured: the API key or the URL is missing.
+    /// The model is not configured: the API key or the URL is missing, the network is banned, or a cassette lacks the
+    /// request.
     NotConfigured,
     /// The provider rejects the API key or denies permission.
     Unauthorised,

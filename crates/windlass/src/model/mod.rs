@@ -57,6 +57,13 @@ pub trait Model: Send + Sync + 'static {
     fn context_window(&self) -> Option<u64> {
         None
     }
+
+    /// Returns true if the next request names a conversation that the provider stores, because the model is set up in that
+    /// way. `last_response_id` is the id of the last response of the run. Such a history is not compacted: the provider
+    /// would not see it.
+    fn has_stored_conversation(&self, _last_response_id: Option<&str>) -> bool {
+        false
+    }
 }
 
 /// A request to a model.
@@ -229,6 +236,11 @@ impl SharedModel {
     pub fn context_window(&self) -> Option<u64> {
         self.0.window()
     }
+
+    /// Returns true if the provider stores the conversation: see [`Model::has_stored_conversation`].
+    pub fn has_stored_conversation(&self, last_response_id: Option<&str>) -> bool {
+        self.0.is_stored(last_response_id)
+    }
 }
 
 impl fmt::Debug for SharedModel {
@@ -259,6 +271,10 @@ impl<M: Model> Model for Arc<M> {
     fn context_window(&self) -> Option<u64> {
         (**self).context_window()
     }
+
+    fn has_stored_conversation(&self, last_response_id: Option<&str>) -> bool {
+        (**self).has_stored_conversation(last_response_id)
+    }
 }
 
 trait ErasedModel: Send + Sync {
@@ -271,6 +287,8 @@ trait ErasedModel: Send + Sync {
     fn check_support(&self, tool: &ToolDefinition) -> Result<(), String>;
 
     fn window(&self) -> Option<u64>;
+
+    fn is_stored(&self, last_response_id: Option<&str>) -> bool;
 }
 
 impl<M: Model> ErasedModel for M {
@@ -288,5 +306,9 @@ impl<M: Model> ErasedModel for M {
 
     fn window(&self) -> Option<u64> {
         Model::context_window(self)
+    }
+
+    fn is_stored(&self, last_response_id: Option<&str>) -> bool {
+        Model::has_stored_conversation(self, last_response_id)
     }
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+pub use windlass_core::journal::FinishReason;
 
 /// Facts about a response beside its items, as the provider reports them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct ResponseDetails {
@@ -28,29 +29,6 @@ pub struct ResponseDetails {
     /// The provider's rate limits after this request, by their names, such as `requests` and `tokens`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub rate_limits: BTreeMap<String, RateLimitBudget>,
-}
-
-/// The reason for which a response ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum FinishReason {
-    /// The response is complete.
-    Complete,
-    /// The model waits for the outputs of its calls.
-    ToolCalls,
-    /// The response reached a stop text.
-    StopSequence,
-    /// The response reached the maximum of output tokens.
-    LengthLimit,
-    /// The provider's content filter ended the response.
-    ContentFilter,
-    /// The model refused.
-    Refusal,
-    /// The provider paused a long turn, which the next request continues.
-    Paused,
-    /// Another reason, in the provider's notation.
-    Other(String),
 }
 
 /// One of a provider's rate limits.

@@ -28,6 +28,7 @@ use self::unannounced::resume_observer;
 use crate::event::{EventEmitter, RunEvent, RunEventKind};
 use crate::hook::{CallInfo, ModelResponseInfo};
 use crate::lock_unpoisoned;
+use crate::model::ResponseDetails;
 use crate::redaction::SecretRegistry;
 
 pub use self::replay::EventReplay;
@@ -285,7 +286,10 @@ impl ObservedTurn {
 }
 
 fn response_info(responded: &ModelResponded, at: Timestamp) -> Arc<ModelResponseInfo> {
+    let mut details = ResponseDetails::default();
+    details.finish_reason.clone_from(&responded.finish_reason);
     Arc::new(ModelResponseInfo {
+        details,
         usage: responded.usage,
         model: responded.model.clone(),
         response_id: responded.response_id.clone(),

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
 use windlass_core::{
     canonical::Digest,
     id::{CallPath, Timestamp},
@@ -19,7 +18,7 @@ use crate::store::{
     LeaseClaim, LeaseStanding, LeaseWatch, ReceiptClaim, ReceiptKey, ReceiptWrite, Store, StoredLease,
     poll_interval,
 };
-use crate::tasks::CallStop;
+use crate::tasks::{CallStop, RenewalTask};
 use crate::tool::{ReceiptPolicy, ReceiptScope};
 
 /// Longest poll interval while another process executes an identical call.
@@ -86,8 +85,8 @@ pub(crate) struct SharedExecutionClaim {
     store: Arc<dyn Store>,
     key: ReceiptKey,
     owner: String,
-    renewal_task: JoinHandle<()>,
-    is_held: bool,
+    /// The renewal, until the claim ends.
+    renewal: Option<RenewalTask>,
 }
 
 impl<'a> RunReceipts<'a> {
@@ -148,7 +147,7 @@ impl<'a> RunReceipts<'a> {
             let claim = LeaseClaim { owner: &owner, now: self.journal.now(), duration };
             match store.claim_receipt(&key, claim, abandoned.take().as_ref()).await? {
                 ReceiptClaim::Acquired { generation } => {
-                    let claim = SharedExecutionClaim::new(store, key, owner, duration).into();
+                    let claim = SharedExecutionClaim::new(store, key, owner, generation, duration).into();
                     return Ok(Some(SharedVerdict::Claimed { claim, generation }));
                 }
                 ReceiptClaim::Completed(output) => return Ok(Some(SharedVerdict::Completed(output))),
@@ -197,7 +196,9 @@ impl ExecutionClaim<'_> {
     pub(crate) async fn end(self) -> Result<(), StoreError> {
         let Self { in_flight, shared } = self;
         let Some(mut shared) = shared else { return Ok(()) };
-        shared.is_held = false;
+        if let Some(renewal) = shared.renewal.take() {
+            renewal.end().await;
+        }
         match in_flight.has_receipt() {
             true => Ok(()),
             false => shared.store.release_receipt(&shared.key, &shared.owner).await,
@@ -206,35 +207,55 @@ impl ExecutionClaim<'_> {
 }
 
 impl SharedExecutionClaim {
-    pub(super) fn new(store: Arc<dyn Store>, key: ReceiptKey, owner: String, lasting: Duration) -> Self {
-        let renewal = tokio::spawn({
+    /// Renews a claim that was granted with this generation.
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        key: ReceiptKey,
+        owner: String,
+        generation: u32,
+        lasting: Duration,
+    ) -> Self {
+        let renewal = {
             let (store, key, owner) = (store.clone(), key.clone(), owner.clone());
-            async move {
+            RenewalTask::spawn(lasting, async move |stop| {
                 let clock = RunClock::start();
-                loop {
-                    tokio::time::sleep(lasting / 3).await;
+                while stop.run_until_cancelled(tokio::time::sleep(lasting / 3)).await.is_some() {
                     let claim = LeaseClaim { owner: &owner, now: clock.now(), duration: lasting };
-                    if let Err(error) = store.claim_receipt(&key, claim, None).await {
-                        tracing::warn!(%error, "the right to make a call could not be renewed");
+                    match store.claim_receipt(&key, claim, None).await {
+                        Ok(ReceiptClaim::Acquired { generation: now }) if now != generation => {
+                            // The call has settled, and its receipt has expired since.
+                            release_claim(&*store, &key, &owner).await;
+                            return;
+                        }
+                        Ok(ReceiptClaim::Completed(_)) => return,
+                        Ok(ReceiptClaim::Acquired { .. } | ReceiptClaim::InProgress(_)) => {}
+                        Err(error) => {
+                            tracing::warn!(%error, "the right to make a call could not be renewed");
+                        }
                     }
                 }
-            }
-        });
-        Self { store, key, owner, renewal_task: renewal, is_held: true }
+            })
+        };
+        Self { store, key, owner, renewal: Some(renewal) }
+    }
+}
+
+/// Releases the claim of a call that was dropped. A failure is only logged: then the claim is abandoned.
+async fn release_claim(store: &dyn Store, key: &ReceiptKey, owner: &str) {
+    if let Err(error) = store.release_receipt(key, owner).await {
+        tracing::warn!(%error, "the right to make a call could not be given back");
     }
 }
 
 impl Drop for SharedExecutionClaim {
     fn drop(&mut self) {
-        self.renewal_task.abort();
-        if self.is_held
+        if let Some(renewal) = self.renewal.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let (store, key, owner) = (self.store.clone(), self.key.clone(), self.owner.clone());
             runtime.spawn(async move {
-                if let Err(error) = store.release_receipt(&key, &owner).await {
-                    tracing::warn!(%error, "the right to make a call could not be given back");
-                }
+                renewal.end().await;
+                release_claim(&*store, &key, &owner).await;
             });
         }
     }

@@ -147,6 +147,7 @@ impl LimitPlaces<'_> {
                 store,
                 key,
                 self.owner,
+                0,
                 self.duration,
             ));
         };

@@ -9,7 +9,7 @@ use windlass_core::{
     budget::{BudgetQuery, BudgetSpending, BudgetVerdict, OnBudgetReached, SpendingBudget},
     id::{AgentName, CallId},
     journal::{BudgetReached, BudgetReserved, JournalEntry},
-    run::{Run, budget_question},
+    run::{Run, budget_question, summary_path},
     usage::Usage,
 };
 
@@ -24,19 +24,25 @@ pub(crate) struct BudgetControl {
     answered: Notify,
     started: tokio::time::Instant,
     active_before_ms: u64,
+    /// The spending of the session's other runs.
+    spent_by_others: Option<BudgetSpending>,
     /// The model that responded last, as its provider names it.
     last_model: Mutex<Option<String>>,
+    /// The model that made the last summary.
+    last_summariser: Mutex<Option<String>>,
 }
 
 impl BudgetControl {
-    /// Creates the control of a run that is opened.
-    pub(crate) fn new(run: &Run) -> Self {
+    /// Creates the control of a run that is opened. `spent_by_others` is the spending of the session's other runs.
+    pub(crate) fn new(run: &Run, spent_by_others: Option<BudgetSpending>) -> Self {
         Self {
             under_way: Mutex::default(),
             answered: Notify::new(),
             started: tokio::time::Instant::now(),
             active_before_ms: run.budget_ledger().map_or(0, |ledger| ledger.spent().active_ms),
+            spent_by_others,
             last_model: Mutex::default(),
+            last_summariser: Mutex::default(),
         }
     }
 
@@ -44,6 +50,13 @@ impl BudgetControl {
     pub(crate) fn note_model(&self, model: Option<&str>) {
         if let Some(model) = model {
             *lock_unpoisoned(&self.last_model) = Some(model.to_owned());
+        }
+    }
+
+    /// Notes the model that made a summary, for the estimates to come.
+    pub(crate) fn note_summariser(&self, model: Option<&str>) {
+        if let Some(model) = model {
+            *lock_unpoisoned(&self.last_summariser) = Some(model.to_owned());
         }
     }
 
@@ -76,6 +89,16 @@ impl Drop for ReservedRequest {
     }
 }
 
+/// The result of reserving a request for a summary.
+pub(crate) enum SummaryReservation {
+    /// No budget covers the request.
+    NotNeeded,
+    /// The request is reserved.
+    Reserved(ReservedRequest),
+    /// A budget does not allow the request now.
+    Refused,
+}
+
 /// The result of reserving a request.
 pub(crate) enum BudgetReservation {
     /// No budget covers the request.
@@ -94,9 +117,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         parts: &ModelRequestParts,
         gauge: &ContextGauge,
     ) -> Result<BudgetReservation, DriveError> {
-        let recorder = &self.scope.recorder;
-        let has_ledger = recorder.with_root(|run| run.budget_ledger().is_some());
-        if !has_ledger && self.agent_budgets.is_empty() {
+        if !self.has_budget() {
             return Ok(BudgetReservation::NotNeeded);
         }
         let estimate = self.estimate_spending(parts, gauge);
@@ -106,23 +127,10 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             let mut answered = std::pin::pin!(self.budget.answered.notified());
             answered.as_mut().enable();
             let active_ms = self.budget.active_ms();
-            let verdict = match self.scope.with_run(Run::is_finishing) {
-                // Room was kept for the last answer.
-                true => BudgetVerdict::Allowed,
-                false => recorder.with_root(|run| {
-                    run.check_budget(&BudgetQuery {
-                        path: &self.scope.parent_calls,
-                        agent_budgets: &self.agent_budgets,
-                        estimate,
-                        active_ms,
-                        under_way: &lock_unpoisoned(&self.budget.under_way),
-                    })
-                }),
-            };
-            match verdict {
+            match self.check_budget(estimate, active_ms, false) {
                 BudgetVerdict::Allowed => {
                     let reserved = ReservedRequest::begin(self.budget, &self.scope.parent_calls);
-                    let entry = BudgetReserved { agent, estimate, active_ms };
+                    let entry = BudgetReserved { agent, estimate, active_ms, is_summary: false };
                     self.scope.record_entry(JournalEntry::BudgetReserved(entry)).await?;
                     return Ok(BudgetReservation::Reserved(reserved));
                 }
@@ -138,12 +146,60 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         }
     }
 
+    /// Reserves a request for a summary. It waits for nobody: agents that hold the reservations of their own requests would
+    /// wait for each other.
+    pub(crate) async fn reserve_summary(
+        &self,
+        input: u64,
+        output: u64,
+    ) -> Result<SummaryReservation, DriveError> {
+        if !self.has_budget() {
+            return Ok(SummaryReservation::NotNeeded);
+        }
+        let model = lock_unpoisoned(&self.budget.last_summariser).clone();
+        let estimate = self.estimate_tokens(input, output, model.as_deref());
+        let active_ms = self.budget.active_ms();
+        match self.check_budget(estimate, active_ms, true) {
+            BudgetVerdict::Allowed => {
+                let path = summary_path(&self.scope.parent_calls);
+                let reserved = ReservedRequest::begin(self.budget, &path);
+                let agent = self.agent.name().clone();
+                let entry = BudgetReserved { agent, estimate, active_ms, is_summary: true };
+                self.scope.record_entry(JournalEntry::BudgetReserved(entry)).await?;
+                Ok(SummaryReservation::Reserved(reserved))
+            }
+            BudgetVerdict::WaitForOthers | BudgetVerdict::Reached(..) => Ok(SummaryReservation::Refused),
+        }
+    }
+
+    fn has_budget(&self) -> bool {
+        !self.agent_budgets.is_empty() || self.scope.recorder.with_root(|run| run.budget_ledger().is_some())
+    }
+
+    fn check_budget(&self, estimate: BudgetSpending, active_ms: u64, is_summary: bool) -> BudgetVerdict {
+        self.scope.recorder.with_root(|run| {
+            run.check_budget(&BudgetQuery {
+                path: &self.scope.parent_calls,
+                agent_budgets: &self.agent_budgets,
+                estimate,
+                active_ms,
+                under_way: &lock_unpoisoned(&self.budget.under_way),
+                spent_by_others: self.budget.spent_by_others,
+                is_summary,
+            })
+        })
+    }
+
     /// Estimates the request: its input, the longest output that it asks for, and their price if it is known.
     fn estimate_spending(&self, parts: &ModelRequestParts, gauge: &ContextGauge) -> BudgetSpending {
         let input = gauge.tokens_of(self.estimate_request(parts));
         let output = parts.settings.max_tokens.unwrap_or(0);
         let model = lock_unpoisoned(&self.budget.last_model).clone();
-        let price = model.as_deref().and_then(|model| self.config.prices.find_price(model));
+        self.estimate_tokens(input, output, model.as_deref())
+    }
+
+    fn estimate_tokens(&self, input: u64, output: u64, model: Option<&str>) -> BudgetSpending {
+        let price = model.and_then(|model| self.config.prices.find_price(model));
         BudgetSpending {
             requests: 1,
             tokens: input.saturating_add(output),

@@ -24,6 +24,12 @@ struct CancelRequests {
 }
 
 impl CancelSignal {
+    /// Detaches the driver: see [`CancelHandle::detach`].
+    pub(crate) fn detach(&self) {
+        self.requests.detach.store(true, Ordering::Relaxed);
+        self.token.cancel();
+    }
+
     /// Returns the request for the end of a turn, if there is one.
     pub(crate) fn request_after_turn(&self) -> Option<StopRequest> {
         if self.requests.detach_after_turn.load(Ordering::Relaxed) {
@@ -93,8 +99,7 @@ impl CancelHandle {
     /// Running calls get the run's drain timeout to finish; those that do not finish stay started, as after a
     /// crash. Nothing is cancelled.
     pub fn detach(&self) {
-        self.signal.requests.detach.store(true, Ordering::Relaxed);
-        self.cancel();
+        self.signal.detach();
     }
 
     /// Detaches the driver as [`CancelHandle::detach`] does, but only when the current turn has settled. No body is
@@ -109,10 +114,10 @@ impl CancelHandle {
     }
 }
 
-/// The calls of the last turn of a cancelled run, by their fate and in the model's order. A call of a nested
+/// The calls of the last turn of a run that was cancelled or failed, by their fate and in the model's order. A call of a nested
 /// agent is in doubt if a call inside the agent is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CancelSettlement {
+pub struct RunSettlement {
     /// Calls that had finished. They keep their outputs.
     pub finished: Vec<CallId>,
     /// Calls that were stopped or never started.

@@ -21,6 +21,7 @@ use crate::model::{ModelLayer, ModelResponse, ModelSettings, SharedModel};
 use crate::price::PriceList;
 use crate::receipts::ReceiptCache;
 use crate::run::TurnLimit;
+use crate::secret_mask::SecretMask;
 use crate::session::Session;
 use crate::store::{DEFAULT_LEASE_DURATION, LeaseObserver, Store};
 use crate::tool::{RunContext, ToolContext, ToolError};
@@ -40,6 +41,8 @@ pub(crate) struct GivenResponse<C> {
     pub(crate) tools: Arc<ResolvedToolset<C>>,
     /// Receipts shared with other runs of the same conversation.
     pub(crate) receipt_cache: Arc<ReceiptCache>,
+    /// Values of secret arguments in other runs of the same conversation.
+    pub(crate) mask: SecretMask,
     /// The conversation, if it has an id.
     pub(crate) conversation: Option<RunId>,
 }
@@ -189,14 +192,36 @@ pub struct ModelRetryPolicy {
     /// Delay before the second attempt; it doubles with every further attempt. A delay that the provider names
     /// has precedence.
     pub base_delay: Duration,
-    /// Maximum delay.
+    /// Maximum delay, unless the provider names one.
     pub max_delay: Duration,
+    /// Maximum delay that the provider may name. If it asks for a longer one, the request is not retried.
+    pub max_provider_delay: Duration,
+    /// The reaction when no retry is left.
+    pub when_exhausted: RetriesExhausted,
 }
 
 impl Default for ModelRetryPolicy {
     fn default() -> Self {
-        Self { max_attempts: 3, base_delay: Duration::from_millis(500), max_delay: Duration::from_secs(30) }
+        Self {
+            max_attempts: 3,
+            base_delay: Duration::from_millis(500),
+            max_delay: Duration::from_secs(30),
+            max_provider_delay: Duration::from_secs(30),
+            when_exhausted: RetriesExhausted::default(),
+        }
     }
+}
+
+/// The reaction to a provider that is away: a retry could help, but none is left, or the provider asks for a longer delay
+/// than the policy allows. An error that no retry mends fails the run in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RetriesExhausted {
+    /// The run fails.
+    #[default]
+    Fail,
+    /// The driver leaves the run, as [`CancelHandle::detach`](super::CancelHandle::detach) does: its result is
+    /// [`RunResult::Detached`](super::RunResult::Detached), and a later driver goes on.
+    Leave,
 }
 
 /// The reaction to a model that makes identical calls turn after turn.

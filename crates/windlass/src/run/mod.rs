@@ -25,10 +25,10 @@ mod turn_limit;
 mod unknown_tool;
 
 pub use builder::RunBuilder;
-pub use cancel::{CancelHandle, CancelSettlement, PendingApprovals};
+pub use cancel::{CancelHandle, PendingApprovals, RunSettlement};
 pub use config::{
     CallLayer, FailureHandlers, HandledFailure, InputFilter, LoopPolicy, ModelInput, ModelRetryPolicy,
-    NextCall, OnSessionBusy, OnStreamDrop, OnUnknownTool,
+    NextCall, OnSessionBusy, OnStreamDrop, OnUnknownTool, RetriesExhausted,
 };
 pub use exit::RunExit;
 pub use input::IntoInput;
@@ -38,7 +38,7 @@ pub use paused::{PausedRun, TextAuthenticity};
 pub use result::{CancelledRun, FinishedRun, RunRecord, RunResult};
 pub use stream::RunStream;
 
-pub(crate) use budget_control::{BudgetControl, budgets_with};
+pub(crate) use budget_control::{BudgetControl, ReservedRequest, SummaryReservation, budgets_with};
 pub(crate) use builder::RunSource;
 pub(crate) use cancel::CancelSignal;
 pub(crate) use config::{GivenResponse, RunConfig};

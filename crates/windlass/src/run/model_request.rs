@@ -73,8 +73,10 @@ pub(crate) enum ModelAnswer {
         /// The reservation of the request, which ends when the response is recorded.
         reserved: Option<ReservedRequest>,
     },
-    /// No retry is left after this error.
+    /// No retry is left after this error, and the run fails.
     Failed(ModelError),
+    /// No retry is left after this error, and the run is left for a later driver.
+    ProviderAway(ModelError),
     /// A budget does not allow a request.
     BudgetReached,
 }
@@ -148,15 +150,22 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
                 continue;
             }
             let chance = jitter_fraction(self.scope.run_id.as_str(), self.turn, attempts);
-            let wait = self.config.model_retry.delay_after(attempts, error.retry_advice(), chance);
+            let policy = &self.config.model_retry;
+            let wait = policy.delay_after(attempts, error.retry_advice(), chance);
+            let left = policy.delay_of_left_run(error.retry_advice()).filter(|_| wait.is_none());
+            let delay = wait.or(left);
             let failed = ModelRequestFailed {
                 agent: self.agent.name().clone(),
                 error: truncate_message(error.to_string()),
-                retry_after_ms: wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+                retry_after_ms: delay.map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
                 usage: error.usage().copied(),
             };
             self.scope.record_entry(JournalEntry::ModelRequestFailed(failed)).await?;
-            let Some(wait) = wait else { return Ok(ModelAnswer::Failed(error)) };
+            let wait = match (wait, left) {
+                (Some(wait), _) => wait,
+                (None, Some(_)) => return Ok(ModelAnswer::ProviderAway(error)),
+                (None, None) => return Ok(ModelAnswer::Failed(error)),
+            };
             attempts += 1;
             self.scope.unless_stopped(tokio::time::sleep(wait)).await?;
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::ModelRetryPolicy;
+use super::{ModelRetryPolicy, RetriesExhausted};
 use crate::model::RetryAdvice;
 
 impl ModelRetryPolicy {
@@ -19,8 +19,18 @@ impl ModelRetryPolicy {
                 let usual = self.base_delay.saturating_mul(1 << (attempt - 1).min(16)).min(self.max_delay);
                 Some(usual.mul_f64(1.0 - chance / 2.0))
             }
-            RetryAdvice::After(wait) if wait > self.max_delay => None,
-            RetryAdvice::After(wait) => Some(wait.mul_f64(1.0 + chance / 4.0).min(self.max_delay)),
+            RetryAdvice::After(wait) if wait > self.max_provider_delay => None,
+            RetryAdvice::After(wait) => Some(wait.mul_f64(1.0 + chance / 4.0).min(self.max_provider_delay)),
+        }
+    }
+
+    /// Returns the delay after which a later driver can repeat the request, or `None` if the run fails: after an error that
+    /// no retry mends, or because the policy does not leave runs.
+    pub(crate) fn delay_of_left_run(&self, advice: RetryAdvice) -> Option<Duration> {
+        match (self.when_exhausted, advice) {
+            (RetriesExhausted::Fail, _) | (RetriesExhausted::Leave, RetryAdvice::Never) => None,
+            (RetriesExhausted::Leave, RetryAdvice::Safe) => Some(self.max_delay),
+            (RetriesExhausted::Leave, RetryAdvice::After(wait)) => Some(wait),
         }
     }
 }

@@ -2,12 +2,14 @@ use std::time::Duration;
 
 use super::jitter_fraction;
 use crate::model::RetryAdvice;
-use crate::run::ModelRetryPolicy;
+use crate::run::{ModelRetryPolicy, RetriesExhausted};
 
 const RETRY: ModelRetryPolicy = ModelRetryPolicy {
     max_attempts: 4,
     base_delay: Duration::from_millis(400),
     max_delay: Duration::from_secs(2),
+    max_provider_delay: Duration::from_secs(150),
+    when_exhausted: RetriesExhausted::Leave,
 };
 
 #[test]
@@ -25,12 +27,13 @@ fn waits_grow_within_their_bounds_whatever_the_chance() {
 
 #[test]
 fn a_provider_is_never_asked_sooner_than_it_said() {
-    let said = Duration::from_secs(1);
+    // Also longer than the policy's own delays.
+    let said = Duration::from_secs(120);
     for chance in [0.0, 0.5, 1.0] {
         let wait = RETRY.delay_after(1, RetryAdvice::After(said), chance).expect("it is within the limit");
-        assert!(wait >= said && wait <= RETRY.max_delay, "{wait:?}");
+        assert!(wait >= said && wait <= RETRY.max_provider_delay, "{wait:?}");
     }
-    let longer = Duration::from_secs(3);
+    let longer = Duration::from_secs(151);
     assert_eq!(
         RETRY.delay_after(1, RetryAdvice::After(longer), 0.0),
         None,

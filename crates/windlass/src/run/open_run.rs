@@ -10,12 +10,12 @@ use windlass_core::{
 
 use super::{CancelSignal, KeptResults, RunConfig, RunSource};
 use crate::agent::{Agent, AgentGraph};
-use crate::error::{ConfigError, RunError};
-use crate::journal::{LeaseTerms, RunJournal};
+use crate::error::{ConfigError, RunError, StoreError};
+use crate::journal::{LeaseTerms, ResumedRun, RunJournal};
 use crate::observe::trace_span::record_agent;
 use crate::receipts::KeyScopes;
-use crate::session::{ForeignSessionHold, RunSession, SessionHold, SessionWait};
-use crate::store::{RunQuery, load_paused};
+use crate::session::{ForeignSessionHold, RunSession, Session, SessionHold, SessionWait};
+use crate::store::{OpenRunError, RunCursor, RunQuery, Store, load_paused};
 
 /// A run that a driver may continue: it holds the lease and the session.
 pub(crate) struct OpenRun {
@@ -25,6 +25,8 @@ pub(crate) struct OpenRun {
     pub(crate) session: Option<RunSession>,
     /// Description of the items that the session's history had to leave out.
     pub(crate) session_warning: Option<String>,
+    /// The spending of the session's other runs, if the session has a budget.
+    pub(crate) spent_by_others: Option<BudgetSpending>,
     pub(crate) is_fresh: bool,
 }
 
@@ -62,6 +64,7 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
             if let Some(session) = session.as_ref().filter(|_| !is_in_store) {
                 let (policy, duration) = (config.on_session_busy, config.lease_duration);
                 foreign_hold = Some(ForeignSessionHold::acquire(session, policy, duration, cancel).await?);
+                check_unused_id(session, &started.run, config).await?;
             }
             let in_store = session.as_ref().map(|session| session.id()).zip(config.store.as_ref());
             let mut wait = SessionWait::new(config.on_session_busy, cancel, in_store);
@@ -83,7 +86,9 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
         }
         RunSource::Paused(paused) => {
             let (run, records, usage, kept) = paused.into_parts()?;
-            let journal = RunJournal::resume(&run, records, usage, config.store.clone(), terms).await?;
+            let given = session.as_ref().or(kept.session.as_ref());
+            let source = ResumedRun { run: &run, records, usage, session: given };
+            let journal = RunJournal::resume(source, config.store.clone(), terms).await?;
             (journal, run, kept, false)
         }
         RunSource::Stored(run) => {
@@ -101,18 +106,43 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
         cancel,
         acquired: foreign_hold,
     };
-    let session = match RunSession::find(&run, session, config.store.as_ref(), hold).await {
-        Ok(session) => session,
+    let found = async {
+        let session = RunSession::find(&run, session, config.store.as_ref(), hold).await?;
+        // The run holds its session now: no other run of it spends anything.
+        let has_budget = run.budget_ledger().is_some_and(|ledger| ledger.session_budget().is_some());
+        let in_store = run.session().zip(config.store.as_ref()).filter(|_| has_budget);
+        let spent_by_others = match in_store {
+            Some((session, store)) => Some(session_spending(&**store, session, Some(run.id())).await?),
+            None => None,
+        };
+        Ok((session, spent_by_others))
+    };
+    let (session, spent_by_others) = match found.await {
+        Ok(found) => found,
         Err(error) => {
             journal.release_after_failure().boxed().await;
             return Err(error);
         }
     };
     record_agent(run.id(), run.agent());
-    Ok(OpenRun { journal, run, kept, session, session_warning, is_fresh })
+    Ok(OpenRun { journal, run, kept, session, session_warning, spent_by_others, is_fresh })
 }
 
-/// Returns the budget of the session with what its runs have spent: the last run knows what those before it had spent.
+/// Checks that a session in another store has no items of an earlier run of the same id: it would not get those of the new
+/// run. A session in the store of the run forgets the earlier one when the new one is created.
+async fn check_unused_id<C>(session: &Session, run: &RunId, config: &RunConfig<C>) -> Result<(), RunError> {
+    if session.run_position(run).await.map_err(RunError::Session)? == 0 {
+        return Ok(());
+    }
+    let is_stored = match &config.store {
+        Some(store) => !store.load_journal_page(run, 0, 1).await?.is_empty(),
+        None => false,
+    };
+    // The store refuses to create a run that exists.
+    if is_stored { Ok(()) } else { Err(RunError::Session(StoreError::run_id_in_session(session.id(), run))) }
+}
+
+/// Returns the budget of the session with what its runs have spent.
 async fn session_budget<C>(
     budget: &SpendingBudget,
     started: &RunStarted,
@@ -125,17 +155,39 @@ async fn session_budget<C>(
     let (Some(store), true) = (&config.store, is_in_store) else {
         return Err(ConfigError::SessionBudgetWithoutStore.into());
     };
-    let query = RunQuery { session: started.session.clone(), limit: 1, ..RunQuery::default() };
-    let last = store.list_runs(&query).await?;
-    let mut spent_before = BudgetSpending::default();
-    if let Some(last) = last.first() {
-        let paused = load_paused(&**store, &last.run).await?;
-        spent_before = match paused.record().state().budget_ledger() {
-            Some(ledger) => ledger.spent_by_session(),
-            None => BudgetSpending::of_usage(paused.record().usage(), None),
-        };
-    }
+    let spent_before = match &started.session {
+        Some(session) => session_spending(&**store, session, None).await?,
+        None => BudgetSpending::default(),
+    };
     Ok(SessionBudget { budget: budget.clone(), spent_before })
+}
+
+/// Returns what the runs of a session have spent and reserved, one of them excepted. A parked run may have gone on since
+/// later ones began, so that the sum is taken over all journals.
+async fn session_spending(
+    store: &dyn Store,
+    session: &SessionId,
+    except: Option<&RunId>,
+) -> Result<BudgetSpending, RunError> {
+    let mut query = RunQuery { session: Some(session.clone()), ..RunQuery::default() };
+    let mut sum = BudgetSpending::default();
+    loop {
+        let page = store.list_runs(&query).await?;
+        let Some(last) = page.last() else { return Ok(sum) };
+        query.after = Some(RunCursor::from(last));
+        for stored in page.iter().filter(|stored| Some(&stored.run) != except) {
+            let paused = load_paused(store, &stored.run).await.map_err(|source| match source {
+                OpenRunError::Store(error) => error,
+                // It is no fault of the run that is opened.
+                source => StoreError::new(format!("the spending of run `{}` is not known", stored.run))
+                    .with_source(source),
+            })?;
+            sum.add(&match paused.record().state().budget_ledger() {
+                Some(ledger) => ledger.committed(),
+                None => BudgetSpending::of_usage(paused.record().usage(), None),
+            });
+        }
+    }
 }
 
 /// Checks that a run that continues a conversation of its provider needs no other store for it.

@@ -66,6 +66,7 @@ impl<C: Send + Sync + 'static> RunScope<C> {
                 None => Ok(ResolvedCall::Unavailable(result)),
             };
         };
+        self.recorder.secrets.mark_restored_call(&tool, self.call_path(call));
         let shown = edited.clone().unwrap_or_else(|| raw.as_str().into());
         let (edited, is_given_again) = match with_secrets(&tool, &raw, edited.as_deref()) {
             Some(edited) => (edited, false),
@@ -115,6 +116,7 @@ impl<C: Send + Sync + 'static> RunScope<C> {
         self.with_run(|run| {
             let raw = run.call_arguments(call)?;
             let tool = tools.find_tool(run.tool_of_call(call)?)?;
+            self.recorder.secrets.mark_restored_call(&tool, self.call_path(call));
             Some(read_arguments(&tool, run.agent(), raw, RawArguments::Text(raw.into())).1)
         })
     }

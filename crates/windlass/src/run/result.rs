@@ -7,14 +7,14 @@ use windlass_core::{
     decision::HoldReason,
     id::{AgentName, RunId},
     item::Item,
-    journal::{JournalEntry, JournalRecord, encode_lines},
+    journal::{JournalEntry, JournalRecord, ModelResponded, encode_lines},
     run::{Run, RunEnd, RunItem},
     usage::Usage,
 };
 
-use super::{CancelSettlement, JournalRecords, KeptResults, PausedRun, RecordedRun, RunExit};
+use super::{JournalRecords, KeptResults, PausedRun, RecordedRun, RunExit, RunSettlement};
 use crate::error::{FailedRun, OutputError, RunError, UnfinishedRun};
-use crate::model::ModelError;
+use crate::model::{FinishReason, ModelError};
 use crate::store::OpenRunError;
 
 /// The result of a run that did not fail.
@@ -43,7 +43,7 @@ pub struct FinishedRun {
 #[derive(Debug)]
 pub struct CancelledRun {
     /// The calls of the last turn, by their fate.
-    pub settlement: CancelSettlement,
+    pub settlement: RunSettlement,
     /// The record of the run.
     pub record: RunRecord,
 }
@@ -63,10 +63,11 @@ impl RunResult {
                 Ok(Self::Finished(FinishedRun { output, record }))
             }
             (RunExit::Ended, Some(RunEnd::Failed(failure))) => {
-                Err(RunError::Failed(Box::new(FailedRun { failure, record, model_error })))
+                let settlement = RunSettlement::from_record(&record);
+                Err(RunError::Failed(Box::new(FailedRun { failure, settlement, record, model_error })))
             }
             (RunExit::Ended, Some(RunEnd::Cancelled)) => {
-                let settlement = CancelSettlement::from_record(&record);
+                let settlement = RunSettlement::from_record(&record);
                 Ok(Self::Cancelled(CancelledRun { settlement, record }))
             }
         }
@@ -153,6 +154,20 @@ impl RunRecord {
     /// Returns the usage of the run, including nested agents.
     pub fn usage(&self) -> &Usage {
         &self.usage
+    }
+
+    /// Returns the reason for which the last response of the model ended, if it is another one than the end of its text or
+    /// its calls: a text that ended at the maximum of tokens is cut off.
+    pub fn finish_reason(&self) -> Option<&FinishReason> {
+        fn last_response(records: &[JournalRecord]) -> Option<&ModelResponded> {
+            records.iter().rev().find_map(|record| match &record.entry {
+                JournalEntry::ModelResponded(responded) if record.path.is_empty() => Some(&**responded),
+                _ => None,
+            })
+        }
+        // Usually it follows the snapshot that the run was opened from.
+        let last = last_response(self.records.later_records()).or_else(|| last_response(self.journal()));
+        last?.finish_reason.as_ref()
     }
 
     /// Returns the items that the run produced, in order. For an open turn these are the calls and the outputs

@@ -25,8 +25,11 @@ use crate::hook::{Hook, HookError, HookEvent};
 use crate::journal::{RecordedEntry, RunRecorder};
 use crate::observe::HookObservation;
 use crate::receipts::ReceiptDestination;
-use crate::tasks::CallStop;
+use crate::tasks::{CallStop, DrainDeadline};
 use crate::tool::{ProgressQueue, RunContext, ToolContext};
+
+/// Time after which a hook is dropped that continues in the background because its run has stopped.
+const HOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One run: the outermost, or one nested in a call.
 pub(crate) struct RunScope<C> {
@@ -41,7 +44,7 @@ pub(crate) struct RunScope<C> {
     pub(crate) is_observed: bool,
     /// Token that cancels this run immediately.
     pub(crate) stop: CancellationToken,
-    pub(crate) drain_timeout: Duration,
+    pub(crate) drain: Arc<DrainDeadline>,
 }
 
 impl<C: Send + Sync + 'static> RunScope<C> {
@@ -63,7 +66,7 @@ impl<C: Send + Sync + 'static> RunScope<C> {
             emitter,
             hooks: self.hooks.clone(),
             stop,
-            drain_timeout: self.drain_timeout,
+            drain: DrainDeadline::nested_in(&self.drain),
         }
     }
 
@@ -163,16 +166,19 @@ impl<C: Send + Sync + 'static> RunScope<C> {
 
     /// Notifies the hooks of the run and of the agent concurrently, and waits for all. Returns `None` if there
     /// are no hooks.
-    pub(crate) fn notify_hooks<'a>(
-        &'a self,
-        agent: &'a Agent<C>,
+    pub(crate) fn notify_hooks(
+        &self,
+        agent: &Agent<C>,
         moment: impl FnOnce() -> HookEvent<C>,
-    ) -> Option<BoxFuture<'a, Result<(), HookError>>> {
+    ) -> Option<BoxFuture<'static, Result<(), HookError>>> {
         if !self.has_hooks(agent) {
             return None;
         }
         let moment = moment();
-        let told = self.hooks.iter().chain(&agent.inner.hooks).map(move |hook| hook.notify(moment.clone()));
+        let told = self.hooks.iter().chain(&agent.inner.hooks).map(|hook| {
+            let (hook, moment) = (hook.clone(), moment.clone());
+            async move { hook.notify(moment).await }
+        });
         let told = futures_util::future::join_all(told);
         Some(async move { told.await.into_iter().collect() }.boxed())
     }
@@ -199,12 +205,16 @@ impl<C: Send + Sync + 'static> RunScope<C> {
     /// Notifies the hooks of an event that they cannot change. One that fails or does not return leads to a warning.
     pub(crate) async fn notify_hooks_after(&self, agent: &Agent<C>, event: HookEvent<C>, stop: CallStop<'_>) {
         let name = event.name();
-        let Some(notified) = self.notify_hooks(agent, || event) else { return };
-        let message = match stop.within_drain(self.drain_timeout, notified).await {
+        let Some(mut notified) = self.notify_hooks(agent, || event) else { return };
+        let message = match stop.within_drain(&mut notified).await {
             Some(notified) => {
                 notified.err().map(|error| truncate_message(format!("hook `{name}` failed: {error}")))
             }
-            None => Some(format!("hook `{name}` did not come back")),
+            None => {
+                // The run does not wait for it, and it is not cut off: it may be in the middle of a write.
+                tokio::spawn(tokio::time::timeout(HOOK_TIMEOUT, notified));
+                Some(format!("hook `{name}` did not come back"))
+            }
         };
         if let Some(message) = message {
             self.emit_warning(message).await;
@@ -241,7 +251,7 @@ impl<C: Send + Sync + 'static> RunScope<C> {
                 self.announce_progress(report, agent, ctx).await;
             }
         };
-        if stop.within_drain(self.drain_timeout, rest).await.is_none() {
+        if stop.within_drain(rest).await.is_none() {
             tracing::warn!(call = %ctx.call_path(), "the last progress was not taken in time");
         }
         ended

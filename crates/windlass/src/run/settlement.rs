@@ -1,16 +1,16 @@
-//! The settlement of a cancelled run: the calls of its last turn, by their fate.
+//! The settlement of a run that was cancelled or failed: the calls of its last turn, by their fate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_core::{
     decision::HoldReason,
     id::CallId,
-    journal::{CallHeld, CallStatus, JournalEntry, JournalRecord, ModelResponded},
+    journal::{CallHeld, CallStatus, JournalEntry, JournalRecord, ModelResponded, RunCancelled, RunFailed},
     plan::CallDisposition,
     tool::ToolEffect,
 };
 
-use super::{CancelSettlement, RunRecord};
+use super::{RunRecord, RunSettlement};
 
 /// A call and the calls that lead to it.
 type NestedCallKey<'a> = (&'a [CallId], &'a CallId);
@@ -24,7 +24,7 @@ struct LastTurnCalls<'a> {
     draining: BTreeSet<&'a CallId>,
 }
 
-impl CancelSettlement {
+impl RunSettlement {
     /// Computes the settlement of a run. The records before a snapshot are read only if the last turn is among them.
     pub(crate) fn from_record(record: &RunRecord) -> Self {
         let later = record.records.later_records();
@@ -86,18 +86,18 @@ impl<'a> LastTurnCalls<'a> {
                 }
             }
             JournalEntry::CallEndedLate(late) => drop(self.in_doubt.remove(&(path, &late.call))),
-            JournalEntry::RunCancelled(cancelled) => {
-                self.draining
-                    .extend(cancelled.draining_calls.iter().map(|call| path.first().unwrap_or(call)));
+            JournalEntry::RunCancelled(RunCancelled { draining_calls })
+            | JournalEntry::RunFailed(RunFailed { draining_calls, .. }) => {
+                self.draining.extend(draining_calls.iter().map(|call| path.first().unwrap_or(call)));
             }
             _ => {}
         }
     }
 
-    fn to_settlement(&self, answered: &ModelResponded) -> CancelSettlement {
+    fn to_settlement(&self, answered: &ModelResponded) -> RunSettlement {
         let in_doubt: BTreeSet<&CallId> =
             self.in_doubt.iter().map(|(path, call)| path.first().unwrap_or(call)).collect();
-        let mut settlement = CancelSettlement::default();
+        let mut settlement = RunSettlement::default();
         for planned in &answered.calls {
             let call = &planned.call;
             let list = match (self.settled.get(call), &planned.disposition) {

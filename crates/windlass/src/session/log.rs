@@ -4,6 +4,7 @@
 //! positions. Items that the session no longer shows are removed when no run refers to them.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use windlass_core::{
@@ -110,6 +111,25 @@ impl SessionLogs {
     pub(crate) fn run_position(&self, session: &SessionId, run: &RunId) -> u64 {
         let log = self.logs.get(session);
         log.and_then(|log| log.run_positions.get(run)).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn list_run_positions(
+        &self,
+        session: &SessionId,
+        after: Option<&RunId>,
+        limit: u32,
+    ) -> Vec<(RunId, u64)> {
+        let Some(log) = self.logs.get(session) else { return Vec::new() };
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let later = log.run_positions.range::<RunId, _>((from, Bound::Unbounded));
+        later.take(limit as usize).map(|(run, position)| (run.clone(), *position)).collect()
+    }
+
+    /// Removes the position of an earlier run of the same id.
+    pub(crate) fn forget_run_position(&mut self, session: &SessionId, run: &RunId) {
+        if let Some(log) = self.logs.get_mut(session) {
+            log.run_positions.remove(run);
+        }
     }
 
     pub(crate) fn replace_items(

@@ -56,6 +56,15 @@ impl SessionStore for MemorySessionStore {
         std::future::ready(Ok(self.lock_logs().run_position(session, run))).boxed()
     }
 
+    fn list_run_positions<'a>(
+        &'a self,
+        session: &'a SessionId,
+        after: Option<&'a RunId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<(RunId, u64)>, StoreError>> {
+        std::future::ready(Ok(self.lock_logs().list_run_positions(session, after, limit))).boxed()
+    }
+
     fn replace_items<'a>(
         &'a self,
         session: &'a SessionId,

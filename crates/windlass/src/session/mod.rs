@@ -15,7 +15,7 @@ pub use compaction::{CompactionPolicy, CompactionResult, SummaryFunction};
 pub use memory::MemorySessionStore;
 pub use repair::{RepairedTranscript, repair_transcript};
 
-pub(crate) use run_session::{RunSession, SessionHold};
+pub(crate) use run_session::{RunSession, SessionHold, check_session_moved};
 pub(crate) use session_hold::{ForeignSessionHold, SessionWait};
 pub(crate) use session_wrapper::SessionWrapper;
 
@@ -66,6 +66,15 @@ pub trait SessionStore: Send + Sync + 'static {
         session: &'a SessionId,
         run: &'a RunId,
     ) -> BoxFuture<'a, Result<u64, StoreError>>;
+
+    /// Lists the positions of at most `limit` runs in the session whose ids come after `after`, in the order of their bytes,
+    /// also of runs in other stores. A run without a position is not listed.
+    fn list_run_positions<'a>(
+        &'a self,
+        session: &'a SessionId,
+        after: Option<&'a RunId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<(RunId, u64)>, StoreError>>;
 
     /// Replaces all items atomically, if the session is still at `version`. The positions of runs stay: what was
     /// removed is not added again. Items that a stored run refers to stay readable for it.

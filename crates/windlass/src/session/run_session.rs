@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use windlass_core::run::{Run, RunEnd};
+use windlass_core::{
+    id::{RunId, SessionId},
+    run::{Run, RunEnd},
+};
 
 use super::session_hold::{ForeignSessionHold, SessionWait};
 use super::{Session, SessionFence, SessionWrite};
@@ -16,7 +19,7 @@ use crate::journal::RunJournal;
 use crate::lock_unpoisoned;
 use crate::redaction::SecretRegistry;
 use crate::run::{CancelSignal, OnSessionBusy};
-use crate::store::Store;
+use crate::store::{HISTORY_ARTEFACT, Store};
 
 /// The means to hold a session for a driver.
 pub(crate) struct SessionHold<'a> {
@@ -53,6 +56,7 @@ impl RunSession {
         store: Option<&Arc<dyn Store>>,
         hold: SessionHold<'_>,
     ) -> Result<Option<Self>, RunError> {
+        let is_given = given.is_some();
         let session = match (run.session(), given) {
             (None, None) => return Ok(None),
             (Some(expected), Some(given)) if given.id() == expected => given,
@@ -64,10 +68,7 @@ impl RunSession {
                 // A run that refers to its session has it in its store; any other session was elsewhere.
                 let store = store.filter(|_| run.referenced_history().is_some());
                 let found = store.and_then(|store| Session::in_run_store(session.clone(), store));
-                found.ok_or_else(|| ConfigError::NoSession {
-                    run: run.id().clone(),
-                    session: session.clone(),
-                })?
+                found.ok_or_else(|| no_session(run.id(), session))?
             }
         };
         let is_in_store = store.is_some_and(|store| session.is_in_store(&**store));
@@ -84,6 +85,9 @@ impl RunSession {
             None => Some(ForeignSessionHold::acquire(&session, policy, lease_duration, cancel).await?),
         };
         let position = session.run_position(run.id()).await.map_err(RunError::Session)?;
+        if let Some(store) = store.filter(|_| position == 0 && !is_given) {
+            check_not_imported(&**store, session.id(), run.id()).await?;
+        }
         let fence = match (&hold, journal.store_and_lease()) {
             (Some(hold), _) => hold.fence(),
             (None, Some((_, lease))) => SessionFence::Lease(lease.clone()),
@@ -145,4 +149,34 @@ impl RunSession {
         self.position.store(write.to, Ordering::Relaxed);
         Some(write)
     }
+}
+
+/// Checks that a run which comes from another store may find its session in this one: the session has items of the run, as
+/// it has after a migration. Without them, a session of the same name is another one.
+///
+/// # Errors
+///
+/// Returns an error if the session is to be handed over.
+pub(crate) async fn check_session_moved(
+    store: &dyn Store,
+    session: &SessionId,
+    run: &RunId,
+) -> Result<(), RunError> {
+    let position = match store.sessions() {
+        Some(sessions) => sessions.run_position(session, run).await.map_err(RunError::Session)?,
+        None => 0,
+    };
+    if position > 0 { Ok(()) } else { Err(no_session(run, session)) }
+}
+
+/// Checks that a run whose session has no item of it began in this store.
+async fn check_not_imported(store: &dyn Store, session: &SessionId, run: &RunId) -> Result<(), RunError> {
+    match store.load_artefact(run, HISTORY_ARTEFACT).await? {
+        Some(_) => Err(no_session(run, session)),
+        None => Ok(()),
+    }
+}
+
+fn no_session(run: &RunId, session: &SessionId) -> RunError {
+    ConfigError::NoSession { run: run.clone(), session: session.clone() }.into()
 }

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::{Session, SessionClaim, SessionFence};
 use crate::clock::RunClock;
 use crate::error::{RunError, StoreError};
 use crate::run::{CancelSignal, OnSessionBusy};
 use crate::store::{LeaseClaim, LeaseOwner, LeaseStanding, LeaseWatch, poll_interval};
+use crate::tasks::RenewalTask;
 
 /// Number of attempts to take over a lease that changes each time.
 const MAX_TAKE_OVERS: u32 = 100;
@@ -25,8 +26,8 @@ pub(super) struct SessionLease {
     session: Session,
     owner: String,
     is_lost: Arc<AtomicBool>,
-    renewal: JoinHandle<()>,
-    is_released: bool,
+    /// The renewal, until the lease is released.
+    renewal: Option<RenewalTask>,
 }
 
 impl SessionLease {
@@ -74,14 +75,11 @@ impl SessionLease {
             }
         };
         let is_lost = Arc::new(AtomicBool::new(false));
-        let renewal = tokio::spawn(renew_lease(
-            session.clone(),
-            owner.clone(),
-            (duration, requested_at, clock),
-            is_lost.clone(),
-            cancel.clone(),
-        ));
-        Ok(Some(Self { session: session.clone(), owner, is_lost, renewal, is_released: false }))
+        let renewal = RenewalTask::spawn(duration, |stop| {
+            let (times, signals) = ((duration, requested_at, clock), (stop, cancel.clone()));
+            renew_lease(session.clone(), owner.clone(), times, is_lost.clone(), signals)
+        });
+        Ok(Some(Self { session: session.clone(), owner, is_lost, renewal: Some(renewal) }))
     }
 
     /// Returns the right to append that the lease gives.
@@ -96,8 +94,9 @@ impl SessionLease {
 
     /// Releases the lease.
     pub(super) async fn release(mut self) {
-        self.is_released = true;
-        self.renewal.abort();
+        if let Some(renewal) = self.renewal.take() {
+            renewal.end().await;
+        }
         if let Err(error) = self.session.release(&self.owner).await {
             tracing::warn!(session = %self.session.id(), %error, "the session could not be released");
         }
@@ -106,30 +105,34 @@ impl SessionLease {
 
 impl Drop for SessionLease {
     fn drop(&mut self) {
-        self.renewal.abort();
-        if self.is_released {
-            return;
-        }
         // The driver was dropped, or could not begin. Without a runtime the lease is taken over by observation.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        if let Some(renewal) = self.renewal.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
             let (session, owner) = (self.session.clone(), self.owner.clone());
-            runtime.spawn(async move { session.release(&owner).await });
+            runtime.spawn(async move {
+                renewal.end().await;
+                session.release(&owner).await
+            });
         }
     }
 }
 
-/// Renews a lease until it is lost.
+/// Renews a lease until it is released or lost.
 async fn renew_lease(
     session: Session,
     owner: String,
     (duration, requested_at, clock): (Duration, Instant, RunClock),
     is_lost: Arc<AtomicBool>,
-    cancel: CancelSignal,
+    (stop, cancel): (CancellationToken, CancelSignal),
 ) {
     let limit = duration * 4 / 5;
     let mut renewed_at = requested_at;
     loop {
-        tokio::time::sleep(limit.saturating_sub(renewed_at.elapsed()).min(duration / 3)).await;
+        let pause = tokio::time::sleep(limit.saturating_sub(renewed_at.elapsed()).min(duration / 3));
+        if stop.run_until_cancelled(pause).await.is_none() {
+            return;
+        }
         let request = Instant::now();
         let claim = LeaseClaim { owner: &owner, now: clock.now(), duration };
         let patience = limit.saturating_sub(renewed_at.elapsed()).max(duration / 10);

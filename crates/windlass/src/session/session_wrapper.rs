@@ -76,6 +76,15 @@ impl<W: SessionWrapper> SessionStore for W {
         call_now(|| Ok(self.inner_sessions()?.run_position(session, run)))
     }
 
+    fn list_run_positions<'a>(
+        &'a self,
+        session: &'a SessionId,
+        after: Option<&'a RunId>,
+        limit: u32,
+    ) -> SessionFuture<'a, Vec<(RunId, u64)>> {
+        call_now(|| Ok(self.inner_sessions()?.list_run_positions(session, after, limit)))
+    }
+
     fn replace_items<'a>(
         &'a self,
         session: &'a SessionId,

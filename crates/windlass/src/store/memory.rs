@@ -142,13 +142,19 @@ impl MemoryState {
         if run.epoch == lease.epoch { Ok(run) } else { Err(StoreError::fenced_off(lease)) }
     }
 
-    fn append_journal(&mut self, lease: &Lease, at: u64, lines: Vec<JournalLine>) -> Result<(), StoreError> {
+    fn append_journal(
+        &mut self,
+        lease: &Lease,
+        at: u64,
+        lines: Vec<JournalLine>,
+        end: Option<(RunStatus, Timestamp)>,
+    ) -> Result<(), StoreError> {
         let run = self.owned_run_mut(lease)?;
         let next = run.lines.len() as u64;
         if next != at {
             return Err(StoreError::stale_read(&lease.run, next, at));
         }
-        if let Some((status, at)) = end_of_run(&lines) {
+        if let Some((status, at)) = end {
             (run.status, run.updated_at) = (status, at);
         }
         run.lines.extend(lines);
@@ -196,7 +202,8 @@ impl MemoryState {
         Ok(Lease { run: run.clone(), owner: claim.owner.to_owned(), epoch: 1 })
     }
 
-    /// Checks that a new run may begin, records the items that it refers to, and holds the session for it.
+    /// Checks that a new run may begin, records the items that it refers to, and holds the session for it. The position of
+    /// a forgotten run of the same id is not its own.
     fn begin_run(
         &mut self,
         run: &RunId,
@@ -213,6 +220,7 @@ impl MemoryState {
                 self.artefacts.insert((run.clone(), HISTORY_ARTEFACT.to_owned()), history);
             }
             None if self.sessions.version(&reference.session) == reference.version => {
+                self.sessions.forget_run_position(&session, run);
                 self.sessions.keep_history(run, &reference);
             }
             None => return Err(StoreError::session_changed(&reference.session)),
@@ -370,7 +378,11 @@ impl Store for MemoryStore {
         lines: Vec<JournalLine>,
         _: Durability,
     ) -> StoreFuture<'a, ()> {
-        async move { self.lock_state().append_journal(lease, at, lines) }.boxed()
+        async move {
+            let end = end_of_run(&lines);
+            self.lock_state().append_journal(lease, at, lines, end)
+        }
+        .boxed()
     }
 
     fn sessions(&self) -> Option<&dyn SessionStore> {
@@ -391,7 +403,8 @@ impl Store for MemoryStore {
                 kept.hold_session(lease, &write.session)?;
                 write.is_new_at(kept.sessions.run_position(&write.session, &write.run))?;
             }
-            kept.append_journal(lease, at, lines)?;
+            let end = writes.end_status(&lines);
+            kept.append_journal(lease, at, lines, end)?;
             writes.receipts.into_iter().for_each(|receipt| kept.save_receipt(receipt));
             writes.sessions.into_iter().try_for_each(|write| kept.sessions.append_run_items(write))
         }
@@ -786,6 +799,15 @@ impl SessionStore for MemoryStore {
         run: &'a RunId,
     ) -> BoxFuture<'a, Result<u64, StoreError>> {
         self.ready_result(|kept| Ok(kept.sessions.run_position(session, run)))
+    }
+
+    fn list_run_positions<'a>(
+        &'a self,
+        session: &'a SessionId,
+        after: Option<&'a RunId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<(RunId, u64)>, StoreError>> {
+        self.ready_result(|kept| Ok(kept.sessions.list_run_positions(session, after, limit)))
     }
 
     fn replace_items<'a>(

@@ -10,9 +10,9 @@ use super::memory::{MemoryState, MemoryStore};
 use super::{LeaseClaim, StoreFuture, StoredLease};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::fleet::{
-    FairShares, LaneCandidate, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState, ReadyLane,
-    RunDeparture, RunQueue, RunSchedule, RunSubmission, ShareKey, StoredSchedule, SubmitResult, TakenRun,
-    TakenWork, WorkRequest, choose_fairly, worker_of_owner,
+    AgentOffer, FairShares, LaneCandidate, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState,
+    ReadyLane, ReadyRunsQuery, RunDeparture, RunQueue, RunSchedule, RunSubmission, ShareKey, StoredSchedule,
+    SubmitResult, TakenRun, TakenWork, WorkRequest, choose_fairly, worker_of_owner,
 };
 
 /// The queue: workers, submitted runs, orders and shares.
@@ -72,6 +72,14 @@ impl QueueRow {
 
     fn is_taken_by(&self, worker: &str) -> bool {
         matches!(&self.state, QueuedState::Taken { worker: taken_by } if taken_by == worker)
+    }
+
+    /// Returns true if one of the builds can drive the run.
+    fn is_offered(&self, offers: &[AgentOffer]) -> bool {
+        let can_drive = |offer: &AgentOffer| {
+            offer.agent == self.submission.agent && !self.declined_by.contains_key(&offer.build)
+        };
+        offers.iter().any(can_drive)
     }
 
     fn to_taken_run(&self) -> TakenRun {
@@ -180,11 +188,10 @@ impl MemoryQueue {
     fn ready_lanes(&self, request: &WorkRequest) -> Vec<ReadyLane> {
         let mut lanes: BTreeMap<(&str, &str), Vec<&QueueRow>> = BTreeMap::new();
         for row in self.rows.values().filter(|row| row.state == QueuedState::Ready) {
-            let can_drive = request.offers.iter().any(|offer| {
-                offer.agent == row.submission.agent && !row.declined_by.contains_key(&offer.build)
-            });
+            let can_drive = row.is_offered(&request.offers);
             let is_named = request.only.as_ref().is_none_or(|run| *run == row.submission.run);
-            if can_drive && is_named {
+            let is_held = request.held.iter().flatten().any(|run| *run == row.submission.run);
+            if can_drive && is_named && !is_held {
                 let lane = (row.submission.tenant.as_str(), row.submission.agent.as_str());
                 lanes.entry(lane).or_default().push(row);
             }
@@ -417,13 +424,15 @@ impl RunQueue for MemoryStore {
         })
     }
 
-    fn list_ready_runs(&self, now: Timestamp, limit: u32) -> StoreFuture<'_, Vec<RunId>> {
+    fn list_ready_runs<'a>(&'a self, query: &'a ReadyRunsQuery) -> StoreFuture<'a, Vec<RunId>> {
         self.ready_result(|kept| {
             let is_ready = |row: &QueueRow| {
-                row.state == QueuedState::Ready || row.wake_time().is_some_and(|time| time <= now)
+                row.state == QueuedState::Ready || row.wake_time().is_some_and(|time| time <= query.now)
             };
-            let ready = kept.queue.rows.iter().filter(|(_, row)| is_ready(row)).map(|(run, _)| run.clone());
-            Ok(ready.take(limit as usize).collect())
+            let rows = kept.queue.rows.iter().filter(|(run, row)| {
+                is_ready(row) && row.is_offered(&query.offers) && !query.except.contains(run)
+            });
+            Ok(rows.take(query.limit as usize).map(|(run, _)| run.clone()).collect())
         })
     }
 

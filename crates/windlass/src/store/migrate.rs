@@ -1,25 +1,33 @@
 //! Migration of everything in one store to another, through the operations of the [`Store`] trait alone.
 //!
 //! A migration can be repeated: what the target has already is left as it is, so an interrupted migration continues
-//! where it ended. A run is copied under the leases of both stores, so nobody drives it meanwhile.
+//! where it ended. A run is copied under the leases of both stores, so nobody drives it meanwhile, and its session is copied
+//! under the lease of the source, so the target has every item of a run that it has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use windlass_core::{
-    id::{RunId, SessionId},
+    id::{RunId, SessionId, Timestamp},
+    item::Item,
     journal::{HashChain, JournalEntry, JournalLine, decode_record},
 };
 
 use super::open::{OpenRunError, load_history};
 use super::query::{StartSession, session_of_first_line};
 use super::{
-    DEFAULT_LEASE_DURATION, Durability, Lease, LeaseClaim, LeaseOwner, PostedDecision, RunQuery,
-    SnapshotSegments, Store, StoredRun, list_all_runs,
+    DEFAULT_LEASE_DURATION, DerivedWrites, Durability, Lease, LeaseClaim, LeaseOwner, PostedDecision,
+    RunQuery, RunStatus, SnapshotSegments, Store, StoredReceipt, StoredRun, end_of_run, list_all_runs,
 };
 use crate::clock::RunClock;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::session::{SessionFence, SessionWrite, export_items};
+use crate::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite, export_items};
 
-/// Number of lines, receipts or names that are copied at a time.
+/// Number of lines, receipts, positions or names that are copied at a time.
 const PAGE_SIZE: u32 = 512;
+
+/// Number of attempts to read a session that changes each time.
+const MAX_SESSION_READS: u32 = 100;
 
 /// An error that ends a migration. Everything that was copied stays, and the migration can be repeated.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +68,8 @@ pub struct MigrationReport {
     pub copied_runs: Vec<RunId>,
     /// Runs that the target had completely.
     pub known_runs: Vec<RunId>,
-    /// Runs that somebody drives, in the source or in the target. They were not copied.
+    /// Runs that somebody drives, in the source or in the target, or whose session a driver of the target holds. They were
+    /// not copied.
     pub driven_runs: Vec<RunId>,
     /// Number of sessions that the target has now.
     pub sessions: usize,
@@ -71,12 +80,13 @@ pub struct MigrationReport {
 }
 
 /// Copies all runs, sessions and receipts of one store to another: journals, statuses, epochs, snapshots, posted
-/// decisions, artefacts and withheld outputs, the positions of runs in their sessions, and receipts with their
-/// generations. The source is unchanged, except that epochs rise.
+/// decisions, artefacts and withheld outputs, the positions in sessions of these runs and of runs in other stores, and
+/// receipts with their generations. The source is unchanged, except that epochs rise.
 ///
-/// Runs that are being driven are not copied; the report names them. After the migration a run must be driven from one
-/// of the stores only: each would do the same calls. Idempotency keys whose scope is the store are of the new store for
-/// calls that start there; a call that had started keeps its key.
+/// Drivers of the source may go on meanwhile. Runs that are being driven are not copied; the report names them, and runs
+/// that began after the migration are not in it. Nobody drives a run in the target before the migration has ended. After
+/// it a run must be driven from one of the stores only: each would do the same calls. Idempotency keys whose scope is the
+/// store are of the new store for calls that start there; a call that had started keeps its key.
 ///
 /// # Errors
 ///
@@ -85,38 +95,46 @@ pub async fn migrate_store(
     source: &dyn Store,
     target: &dyn Store,
 ) -> Result<MigrationReport, MigrationError> {
-    // Receipts and sessions come first: a run that is copied can be driven at once.
-    let (receipts, sessions) = (copy_receipts(source, target).await?, copy_sessions(source, target).await?);
-    let mut report = MigrationReport { receipts, sessions, ..MigrationReport::default() };
-    let mut runs = list_all_runs(source, RunQuery::default()).await?;
-    // Oldest first: a fork comes after its origin.
-    runs.reverse();
+    copy_receipts(source, target).await?;
     let migration = RunMigration {
         source,
         target,
         owner: LeaseOwner::for_new_driver().to_string(),
         clock: RunClock::start(),
     };
+    let mut report =
+        MigrationReport { sessions: migration.copy_sessions().await?, ..MigrationReport::default() };
+    let mut runs = list_all_runs(source, RunQuery::default()).await?;
+    // Oldest first: a fork comes after its origin.
+    runs.reverse();
     for stored in runs {
         let list = match migration.copy_run(&stored, &mut report.artefacts).await {
             Ok(true) => &mut report.copied_runs,
             Ok(false) => &mut report.known_runs,
-            Err(MigrationError::Store(error)) if error.kind() == StoreErrorKind::LeaseHeld => {
+            Err(MigrationError::Store(error))
+                if matches!(error.kind(), StoreErrorKind::LeaseHeld | StoreErrorKind::SessionBusy) =>
+            {
                 &mut report.driven_runs
             }
             Err(error) => return Err(error),
         };
         list.push(stored.run);
     }
+    // A run that was driven until its turn came may have left receipts since.
+    report.receipts = copy_receipts(source, target).await?;
     Ok(report)
 }
 
+/// Copies the receipts that the target lacks, and returns the number of receipts of the source.
 async fn copy_receipts(source: &dyn Store, target: &dyn Store) -> Result<usize, StoreError> {
     let mut after = None;
     let mut count = 0;
     loop {
         let page = source.list_receipts(after.as_ref(), PAGE_SIZE).await?;
-        for receipt in &page {
+        let known = target.list_receipts(after.as_ref(), PAGE_SIZE).await?;
+        let known: BTreeMap<_, &StoredReceipt> =
+            known.iter().map(|receipt| (&receipt.key, receipt)).collect();
+        for receipt in page.iter().filter(|receipt| known.get(&receipt.key) != Some(receipt)) {
             target.import_receipt(receipt).await?;
         }
         count += page.len();
@@ -127,27 +145,73 @@ async fn copy_receipts(source: &dyn Store, target: &dyn Store) -> Result<usize, 
     }
 }
 
-/// Copies the items of all sessions, and returns the number of sessions.
-async fn copy_sessions(source: &dyn Store, target: &dyn Store) -> Result<usize, MigrationError> {
-    let Some(from) = source.sessions() else { return Ok(0) };
-    let sessions = from.list_sessions().await?;
-    if sessions.is_empty() {
-        return Ok(0);
+/// Loads a session and the positions of its runs, as of one point in time.
+async fn load_with_positions(
+    store: &dyn SessionStore,
+    session: &SessionId,
+) -> Result<(SessionState, Vec<(RunId, u64)>), StoreError> {
+    let mut state = store.load_session(session).await?;
+    for _ in 0..MAX_SESSION_READS {
+        let positions = list_all_positions(store, session).await?;
+        let after = store.load_session(session).await?;
+        if after.version == state.version {
+            return Ok((state, positions));
+        }
+        state = after;
     }
-    let to = target.sessions().ok_or(MigrationError::NoSessions)?;
-    for session in &sessions {
-        let items = from.load_session(session).await?.items;
+    Err(StoreError::session_changed(session))
+}
+
+/// Lists the positions of all runs in a session.
+async fn list_all_positions(
+    store: &dyn SessionStore,
+    session: &SessionId,
+) -> Result<Vec<(RunId, u64)>, StoreError> {
+    let mut positions: Vec<(RunId, u64)> = Vec::new();
+    loop {
+        let after = positions.last().map(|(run, _)| run);
+        let page = store.list_run_positions(session, after, PAGE_SIZE).await?;
+        if page.is_empty() {
+            return Ok(positions);
+        }
+        positions.extend(page);
+    }
+}
+
+/// The items and positions that the target lacks of a session.
+struct MissingItems {
+    items: Vec<Arc<Item>>,
+    /// Runs with their positions in the target and in the source.
+    positions: Vec<(RunId, u64, u64)>,
+}
+
+impl MissingItems {
+    /// Compares a session of both stores.
+    async fn find(
+        (from, to): (&dyn SessionStore, &dyn SessionStore),
+        session: &SessionId,
+    ) -> Result<Self, MigrationError> {
+        let (SessionState { items, .. }, source) = load_with_positions(from, session).await?;
         let known = to.load_session(session).await?.items;
         let differs = items.iter().zip(&known).position(|(one, other)| one != other);
         if let Some(position) = differs {
             return Err(MigrationError::DifferentSession { session: session.clone(), position });
         }
-        // The target may have more items: a run that was copied earlier has gone on there.
-        if let Some(rest) = items.get(known.len()..).filter(|rest| !rest.is_empty()) {
-            to.append_items(session, rest.to_vec()).await?;
-        }
+        let target: BTreeMap<RunId, u64> = list_all_positions(to, session).await?.into_iter().collect();
+        let positions = source.into_iter().map(|(run, position)| {
+            let known = target.get(&run).copied().unwrap_or_default();
+            (run, known, position)
+        });
+        Ok(Self {
+            // The target may have more items: a run that was copied earlier has gone on there.
+            items: items.get(known.len()..).unwrap_or_default().to_vec(),
+            positions: positions.filter(|(_, known, position)| position > known).collect(),
+        })
     }
-    Ok(sessions.len())
+
+    fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.positions.is_empty()
+    }
 }
 
 /// The migration of runs from one store to another.
@@ -161,6 +225,58 @@ struct RunMigration<'a> {
 impl RunMigration<'_> {
     fn claim(&self) -> LeaseClaim<'_> {
         LeaseClaim { owner: &self.owner, now: self.clock.now(), duration: DEFAULT_LEASE_DURATION }
+    }
+
+    /// Copies the items of all sessions, and returns the number of sessions.
+    async fn copy_sessions(&self) -> Result<usize, MigrationError> {
+        let Some(from) = self.source.sessions() else { return Ok(0) };
+        let sessions = from.list_sessions().await?;
+        for session in &sessions {
+            match self.copy_session(session).await {
+                // It is copied with its runs, or they are named as driven.
+                Err(MigrationError::Store(error)) if error.kind() == StoreErrorKind::SessionBusy => {}
+                copied => copied?,
+            }
+        }
+        Ok(sessions.len())
+    }
+
+    /// Copies the items of a session that the target lacks, and the positions of its runs. Nobody else appends to it in the
+    /// target meanwhile.
+    async fn copy_session(&self, session: &SessionId) -> Result<(), MigrationError> {
+        let Some(from) = self.source.sessions() else { return Ok(()) };
+        let to = self.target.sessions().ok_or(MigrationError::NoSessions)?;
+        if MissingItems::find((from, to), session).await?.is_empty() {
+            return Ok(());
+        }
+        let fence = match to.claim_session(session, self.claim(), None).await? {
+            SessionClaim::Granted => SessionFence::Claim(self.owner.clone()),
+            SessionClaim::ProcessLocal => SessionFence::Unheld,
+            SessionClaim::Held(held) => {
+                return Err(StoreError::session_busy_elsewhere(session, &held.owner).into());
+            }
+        };
+        let copied = self.copy_missing_items((from, to), session, fence).await;
+        let released = to.release_session(session, &self.owner).await;
+        copied?;
+        Ok(released?)
+    }
+
+    async fn copy_missing_items(
+        &self,
+        (from, to): (&dyn SessionStore, &dyn SessionStore),
+        session: &SessionId,
+        fence: SessionFence,
+    ) -> Result<(), MigrationError> {
+        let missing = MissingItems::find((from, to), session).await?;
+        if !missing.items.is_empty() {
+            to.append_items(session, missing.items).await?;
+        }
+        for (run, from, position) in missing.positions {
+            let write = SessionWrite { session: session.clone(), run, from, to: position, items: Vec::new() };
+            to.append_run_items(write, fence.clone()).await?;
+        }
+        Ok(())
     }
 
     /// Copies a run under the leases of both stores. Returns false if the target had all of it.
@@ -181,25 +297,34 @@ impl RunMigration<'_> {
         let known = self.known_count(stored).await?;
         let mut chain = HashChain::default();
         let mut lines = self.next_page(run, 0, &mut chain).await?;
+        let start = lines.first().and_then(session_of_first_line);
+        // It has all items of the run: nobody drives the run now, and whoever did left the session complete.
+        if let Some(StartSession { session, history: Some(_) }) = &start {
+            self.copy_session(session).await?;
+        }
         let to = match known {
             0 => {
                 let claim = LeaseClaim { now: stored.created_at, ..self.claim() };
+                let first: Vec<JournalLine> = lines.iter().take(1).cloned().collect();
                 match self.load_referenced_history(run, &lines).await? {
                     Some(history) => {
-                        self.target.import_run(run, &stored.agent, claim, lines.clone(), history).await?
+                        self.target.import_run(run, &stored.agent, claim, first, history).await?
                     }
-                    None => self.target.create_run(run, &stored.agent, claim, lines.clone()).await?,
+                    None => self.target.create_run(run, &stored.agent, claim, first).await?,
                 }
             }
             _ => self.target.acquire_lease(run, self.claim(), None).await?,
         };
-        let mut written = known.max(lines.len() as u64);
+        let mut written = known.max(u64::from(!lines.is_empty()));
         let mut seq = 0;
+        let mut status = (stored.status, stored.updated_at);
         while !lines.is_empty() {
             let end = seq + lines.len() as u64;
+            status = current_status(&lines, start.as_ref()).unwrap_or(status);
             if end > written {
                 let new = lines.split_off(usize::try_from(written.saturating_sub(seq)).unwrap_or(usize::MAX));
-                self.target.append_journal(&to, written, new, Durability::Sync).await?;
+                let writes = DerivedWrites { is_status_deferred: true, ..DerivedWrites::default() };
+                self.target.append_with_writes(&to, written, new, Durability::Sync, writes).await?;
                 written = end;
             }
             seq = end;
@@ -208,7 +333,7 @@ impl RunMigration<'_> {
             lines = self.next_page(run, seq, &mut chain).await?;
         }
         if seq > known {
-            self.target.set_status(&to, stored.status, stored.updated_at).await?;
+            self.target.set_status(&to, status.0, status.1).await?;
         }
         *artefacts += self.copy_details(from, &to).await?;
         let to = self.raise_epoch(to, from.epoch).await?;
@@ -302,26 +427,7 @@ impl RunMigration<'_> {
             let bodies = source.load_snapshot_segments(run, u32::MAX.into()).await?;
             target.save_snapshot(to, snapshot, SnapshotSegments { first: 0, bodies }).await?;
         }
-        self.copy_position(to).await?;
         Ok(count)
-    }
-
-    /// Copies the position of a run in its session, whose items are copied already.
-    async fn copy_position(&self, lease: &Lease) -> Result<(), MigrationError> {
-        let run = &lease.run;
-        let (Some(from), Some(to)) = (self.source.sessions(), self.target.sessions()) else { return Ok(()) };
-        let first = self.source.load_journal_page(run, 0, 1).await?;
-        let Some(StartSession { session, .. }) = first.first().and_then(session_of_first_line) else {
-            return Ok(());
-        };
-        let position = from.run_position(&session, run).await?;
-        let known = to.run_position(&session, run).await?;
-        if position > known {
-            let items = Vec::new();
-            let write = SessionWrite { session, run: run.clone(), from: known, to: position, items };
-            to.append_run_items(write, SessionFence::Lease(lease.clone())).await?;
-        }
-        Ok(())
     }
 
     /// Raises the epoch of a run in the target to that of the source: a fencing token never goes back.
@@ -332,4 +438,11 @@ impl RunMigration<'_> {
         }
         Ok(lease)
     }
+}
+
+/// Returns the status of a run that has ended with one of these lines since it was listed. A run whose session is in
+/// another store keeps the status that its driver has set, because the session may lack its last turn.
+fn current_status(lines: &[JournalLine], start: Option<&StartSession>) -> Option<(RunStatus, Timestamp)> {
+    let is_session_elsewhere = start.is_some_and(|start| start.history.is_none());
+    end_of_run(lines).filter(|_| !is_session_elsewhere)
 }

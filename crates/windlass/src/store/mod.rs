@@ -734,18 +734,27 @@ pub struct DerivedWrites {
     pub sessions: Vec<SessionWrite>,
     /// Receipts of calls that the lines settle.
     pub receipts: Vec<ReceiptWrite>,
+    /// True if the lines may end the run before its session has them, which is in another store. The run then keeps its
+    /// status until its driver sets it ([`Store::set_status`]), so that it is recovered if the process ends in between.
+    pub is_status_deferred: bool,
 }
 
 impl DerivedWrites {
     /// Returns true if there is nothing to write.
     pub fn is_empty(&self) -> bool {
-        self.sessions.is_empty() && self.receipts.is_empty()
+        self.sessions.is_empty() && self.receipts.is_empty() && !self.is_status_deferred
+    }
+
+    /// Returns the status that the append of these lines gives to the run, with its time, if they end the run.
+    pub fn end_status(&self, lines: &[JournalLine]) -> Option<(RunStatus, Timestamp)> {
+        end_of_run(lines).filter(|_| !self.is_status_deferred)
     }
 
     /// Adds the writes that are derived from later lines.
     pub fn extend(&mut self, later: Self) {
         self.sessions.extend(later.sessions);
         self.receipts.extend(later.receipts);
+        self.is_status_deferred |= later.is_status_deferred;
     }
 }
 

@@ -150,7 +150,7 @@ pub fn session_of_first_line(line: &JournalLine) -> Option<StartSession> {
 }
 
 /// Returns the status and the time of a run that ends with one of these lines. Lines of nested runs have a path before
-/// the event. Stores set the status in the append: see [`Store::append_journal`].
+/// the event. Stores set the status in the append: see [`DerivedWrites::end_status`](super::DerivedWrites::end_status).
 pub fn end_of_run(lines: &[JournalLine]) -> Option<(RunStatus, Timestamp)> {
     lines.iter().rev().find_map(|line| {
         let (at, event) = line.body.strip_prefix("{\"at\":")?.split_once(',')?;

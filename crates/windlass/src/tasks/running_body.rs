@@ -17,19 +17,14 @@ use futures_util::future::{BoxFuture, Either};
 use tokio::task::{JoinError, JoinHandle, unconstrained};
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
-use windlass_core::{
-    item::OutputContent,
-    journal::{CallEndedLate, CallStatus, JournalEntry},
-    tool::ToolKey,
-};
+use windlass_core::{item::OutputContent, tool::ToolKey};
 
 use super::CallStop;
 use super::run_waker::MarkedBody;
 use crate::error::truncate_message;
 use crate::guardrail::panic_message;
-use crate::journal::RunJournal;
 use crate::observe::trace_span::tool_call_span;
-use crate::redaction::{self, OutputVisibility, REDACTED};
+use crate::redaction;
 use crate::run::{CallLayer, CancelSignal, NextCall};
 use crate::tool::{
     BodyPlacement, BodyResult, BodyStart, PreparedBody, Tool, ToolBody, ToolContext, ToolError,
@@ -220,14 +215,15 @@ impl<'a, C: Send + Sync + 'static> BodyAttempt<'a, C> {
         if stopping == StopMethod::Abort && !may_finish {
             running.abort();
         }
-        let wait = match (stopping, stopped) {
+        let until = match (stopping, stopped) {
             // A deadline holds: it is not made longer by the wait for a body that will not stop.
             (StopMethod::Cooperative | StopMethod::CooperativeWithLayers, StopCause::DeadlineExceeded) => {
-                Duration::ZERO
+                Instant::now()
             }
-            _ => self.drain_timeout,
+            (_, StopCause::DeadlineExceeded) => Instant::now() + self.drain_timeout,
+            (_, StopCause::CallStopped) => self.stop.drain_deadline(),
         };
-        let ended = tokio::time::timeout(wait, &mut running).await;
+        let ended = tokio::time::timeout_at(until, &mut running).await;
         // The layers around a blocking body stay, so that its late end is recorded.
         if ended.is_err() && stopping != StopMethod::CooperativeWithLayers {
             // It had its time. What another driver goes on with must not go on here too.
@@ -256,41 +252,7 @@ impl<'a, C: Send + Sync + 'static> BodyAttempt<'a, C> {
     }
 }
 
-/// Records the end of a body that the driver no longer waits for, if the journal is still there then.
-pub(crate) fn record_late_end<C: Send + Sync + 'static>(
-    running: RunningBody,
-    journal: &Arc<RunJournal>,
-    ctx: ToolContext<C>,
-    tool: Arc<Tool<C>>,
-) {
-    let journal = Arc::downgrade(journal);
-    tokio::spawn(async move {
-        let ended = running.await;
-        let call = ctx.call_path();
-        // That it was dropped does not tell how far it had come, so it is no end to record.
-        let was_dropped = matches!(ended, Err(BodyJoinError::Dropped));
-        let result = redact_late_result(flatten_result(ended), &tool, ctx.arguments());
-        match &result {
-            Ok(_) => tracing::warn!(%call, "a body that was given up on has ended"),
-            Err(error) => tracing::warn!(%call, %error, "a body that was given up on has failed"),
-        }
-        let (status, output) = match result {
-            Ok(output) => (CallStatus::Succeeded, output),
-            Err(error) => (CallStatus::Failed, error.into()),
-        };
-        // Nobody sees what the output guardrails have not.
-        let output = tool.output_guardrails.is_empty().then_some(output);
-        if let Some(journal) = journal.upgrade().filter(|_| !was_dropped) {
-            let ended = CallEndedLate { call: call.call().clone(), status, output };
-            let written = journal.append(call.parent_calls(), JournalEntry::CallEndedLate(ended)).await;
-            if let Err(error) = written {
-                tracing::warn!(%call, %error, "its end could not be recorded");
-            }
-        }
-    });
-}
-
-fn flatten_result(ended: Result<BodyResult, BodyJoinError>) -> BodyResult {
+pub(super) fn flatten_result(ended: Result<BodyResult, BodyJoinError>) -> BodyResult {
     match ended {
         Ok(result) => result,
         Err(BodyJoinError::Panicked(text)) => Err(ToolError::hidden(format!("the body panicked: {text}"))),
@@ -301,23 +263,6 @@ fn flatten_result(ended: Result<BodyResult, BodyJoinError>) -> BodyResult {
 /// Returns an error's text without secrets.
 pub(crate) fn redact_error_text<C>(text: &str, tool: &Tool<C>, arguments: &str) -> String {
     truncate_message(redaction::redact_text(text, arguments, &tool.secret_arguments))
-}
-
-/// Returns the result of a late end without secrets, and truncated like the call's output.
-fn redact_late_result<C>(
-    result: BodyResult,
-    tool: &Tool<C>,
-    arguments: &str,
-) -> Result<OutputContent, String> {
-    match result {
-        Ok(_) if tool.output_visibility == OutputVisibility::Secret => Ok(REDACTED.into()),
-        Ok(OutputContent::Text(mut text)) => {
-            text.truncate(text.floor_char_boundary(tool.max_output_bytes));
-            Ok(text.into())
-        }
-        Ok(parts) => Ok(parts),
-        Err(error) => Err(redact_error_text(error.message(), tool, arguments)),
-    }
 }
 
 /// Shortest poll of an async body that the driver warns about: the body blocked its thread.

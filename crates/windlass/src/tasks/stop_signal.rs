@@ -3,13 +3,52 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use windlass_core::failure::RunFailure;
+
+use crate::lock_unpoisoned;
+
+/// The instant up to which a run that stops waits for bodies, guardrails, hooks and progress. It begins once, with the first
+/// part of the run that sees the stop, so that no stage makes the wait longer. A run inside another one stops with it.
+pub(crate) struct DrainDeadline {
+    timeout: Duration,
+    own: OnceLock<Instant>,
+    outer: Option<Arc<Self>>,
+}
+
+impl DrainDeadline {
+    /// Creates the deadline of an outermost run.
+    pub(crate) fn new(timeout: Duration) -> Arc<Self> {
+        Arc::new(Self { timeout, own: OnceLock::new(), outer: None })
+    }
+
+    /// Creates the deadline of a run inside another one.
+    pub(crate) fn nested_in(outer: &Arc<Self>) -> Arc<Self> {
+        Arc::new(Self { timeout: outer.timeout, own: OnceLock::new(), outer: Some(outer.clone()) })
+    }
+
+    /// Returns the time that a stopping run waits.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Returns the deadline of the run, which begins now unless it has begun.
+    fn begin(&self) -> Instant {
+        let own = *self.own.get_or_init(|| Instant::now() + self.timeout);
+        self.outer.as_deref().and_then(Self::begun).map_or(own, |outer| own.min(outer))
+    }
+
+    /// Returns the earliest deadline that has begun, of this run or of one around it.
+    fn begun(&self) -> Option<Instant> {
+        self.own.get().copied().into_iter().chain(self.outer.as_deref().and_then(Self::begun)).min()
+    }
+}
 
 /// The stop signals of a turn.
 ///
@@ -22,13 +61,18 @@ pub(crate) struct TurnStop {
     some: CancellationToken,
     /// Position of the first call that failed the run.
     failed_at: AtomicUsize,
+    /// Deadline of the calls after it.
+    later_deadline: Mutex<Option<Instant>>,
+    /// Deadline of all calls.
+    deadline: Arc<DrainDeadline>,
 }
 
 impl TurnStop {
-    /// Creates the signals of a turn. `run` stops its run.
-    pub(crate) fn new(run: &CancellationToken) -> Self {
+    /// Creates the signals of a turn. `run` stops its run, which ends by `deadline` then.
+    pub(crate) fn new(run: &CancellationToken, deadline: Arc<DrainDeadline>) -> Self {
         let all = run.child_token();
-        Self { some: all.child_token(), all, failed_at: AtomicUsize::new(usize::MAX) }
+        let failed_at = AtomicUsize::new(usize::MAX);
+        Self { some: all.child_token(), all, failed_at, later_deadline: Mutex::default(), deadline }
     }
 
     /// Returns the stop signal of the call at a position in the model's order.
@@ -48,7 +92,9 @@ impl TurnStop {
 
     /// Stops the calls after the one at `place`, which failed the run.
     pub(crate) fn stop_after(&self, place: usize) {
-        self.failed_at.fetch_min(place, Ordering::Relaxed);
+        if self.failed_at.fetch_min(place, Ordering::Relaxed) > place {
+            *lock_unpoisoned(&self.later_deadline) = Some(Instant::now() + self.deadline.timeout());
+        }
         self.some.cancel();
     }
 
@@ -141,12 +187,20 @@ impl<'a> CallStop<'a> {
         Some(permits)
     }
 
-    /// Returns the future's result, or `None` if the call stops and `drain` passes first.
-    pub(crate) async fn within_drain<F: Future>(&self, drain: Duration, future: F) -> Option<F::Output> {
+    /// Returns the instant up to which a call that stops is waited for.
+    pub(crate) fn drain_deadline(&self) -> Instant {
+        match *lock_unpoisoned(&self.turn.later_deadline) {
+            Some(deadline) if !self.turn.all.is_cancelled() => deadline,
+            Some(_) | None => self.turn.deadline.begin(),
+        }
+    }
+
+    /// Returns the future's result, or `None` if the call stops and its drain deadline passes first.
+    pub(crate) async fn within_drain<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         match self.unless_stopped(future.as_mut()).await {
             Some(output) => Some(output),
-            None => tokio::time::timeout(drain, future).await.ok(),
+            None => tokio::time::timeout_at(self.drain_deadline(), future).await.ok(),
         }
     }
 }

@@ -4,17 +4,19 @@ use std::future::Future;
 
 use windlass_core::{
     decision::{Decision, DecisionScope},
-    id::Timestamp,
+    id::{RunId, SessionId, Timestamp},
     journal::{
         DecisionRecorded, HashChain, JournalEntry, JournalLine, JournalRecord, RunFinished, RunStarted,
     },
 };
 
 use super::check::{StoreCheck, lease_claim, rich_output, sample_digest};
+use super::run_sessions::{sessions, start_run, user_items};
 use crate::error::StoreErrorKind;
+use crate::session::{SessionFence, SessionWrite, export_items};
 use crate::store::{
-    DerivedWrites, Durability, MigrationError, MigrationReport, PostedDecision, ReceiptKey, ReceiptWrite,
-    RunQuery, RunStatus, Store, migrate_store,
+    DerivedWrites, Durability, HISTORY_ARTEFACT, MigrationError, MigrationReport, PostedDecision, ReceiptKey,
+    ReceiptWrite, RunQuery, RunStatus, SnapshotSegments, Store, StoredSnapshot, migrate_store,
 };
 
 pub(super) async fn check_migration<S, F, Fut>(make: &F)
@@ -24,12 +26,15 @@ where
     Fut: Future<Output = S>,
 {
     a_store_moves(StoreCheck("a store moves to another"), make().await, make().await).await;
+    if make().await.sessions().is_some() {
+        sessions_move(StoreCheck("sessions move to another store"), make().await, make().await).await;
+    }
     another_run_is_refused(StoreCheck("another run of the same id is refused"), make().await, make().await)
         .await;
 }
 
 /// Returns the journal of a run that ends with its last record.
-fn ended_journal(run: &str, count: u64) -> Vec<JournalLine> {
+pub(super) fn ended_journal(run: &str, count: u64) -> Vec<JournalLine> {
     let mut chain = HashChain::default();
     let entry = |seq| match seq {
         0 => JournalEntry::RunStarted(RunStarted::new(run.into(), "agent".into()).into()),
@@ -138,6 +143,67 @@ async fn a_store_moves<S: Store>(check: StoreCheck, source: S, target: S) {
     let before = check.expect_ok("a lease", source.acquire_lease(&run, claim, None).await);
     let after = check.expect_ok("a lease", target.acquire_lease(&run, claim, None).await);
     check.expect_equal("epochs do not go back", after.epoch >= before.epoch, true);
+}
+
+/// A session moves with the positions of its runs: of one that refers to its items and goes on after the first migration,
+/// and of one whose journal is in another store.
+async fn sessions_move<S: Store>(check: StoreCheck, source: S, target: S) {
+    let (session, run) = (SessionId::from("s"), RunId::from("run"));
+    let write = |run: &str, from, to, text: &str| SessionWrite {
+        session: session.clone(),
+        run: run.into(),
+        from,
+        to,
+        items: user_items(&[text]),
+    };
+    check.expect_ok("an item", sessions(&source).append_items(&session, user_items(&["a"])).await);
+    let state = check.expect_ok("loading", sessions(&source).load_session(&session).await);
+    let lease = check.expect_ok("a run", start_run(&source, "run", state, 1_000).await);
+    let snapshot =
+        StoredSnapshot { record_count: 1, head_hash: sample_digest("head"), body: "head".to_owned() };
+    if source.snapshot_interval().is_some() {
+        let segments = SnapshotSegments { first: 0, bodies: vec!["segment".to_owned()] };
+        check.expect_ok("a snapshot", source.save_snapshot(&lease, snapshot.clone(), segments).await);
+    }
+    let fence = SessionFence::Lease(lease.clone());
+    check.expect_ok("a turn", sessions(&source).append_run_items(write("run", 0, 1, "b"), fence).await);
+    check.expect_ok("releasing", source.release_lease(&lease).await);
+    let elsewhere = sessions(&source).append_run_items(write("elsewhere", 0, 2, "c"), SessionFence::Unheld);
+    check.expect_ok("a turn of a run in another store", elsewhere.await);
+
+    let report = migrate(check, &source, &target).await;
+    check.expect_equal("the copied runs", report.copied_runs, vec![run.clone()]);
+    check.expect_equal("the sessions", report.sessions, 1);
+    let expect_moved = async |items: &[&str], positions: [u64; 2]| {
+        let state = check.expect_ok("loading", sessions(&target).load_session(&session).await);
+        check.expect_equal("the items", state.items, user_items(items));
+        let listed = sessions(&target).list_run_positions(&session, None, 9).await;
+        let expected = [("elsewhere", positions[1]), ("run", positions[0])];
+        let expected = expected.map(|(run, position)| (RunId::from(run), position)).to_vec();
+        check.expect_equal("the positions", check.expect_ok("listing", listed), expected);
+    };
+    expect_moved(&["a", "b", "c"], [1, 2]).await;
+    let history = target.load_artefact(&run, HISTORY_ARTEFACT).await;
+    let history = check.expect_ok("loading the history", history).unwrap_or_default();
+    check.expect_equal(
+        "the history",
+        String::from_utf8_lossy(&history).into_owned(),
+        export_items(&user_items(&["a"])),
+    );
+    if source.snapshot_interval().is_some() && target.snapshot_interval().is_some() {
+        let found = check.expect_ok("loading the snapshot", target.load_snapshot(&run).await);
+        check.expect_equal("the snapshot", found, Some(snapshot));
+        let found = check.expect_ok("loading", target.load_snapshot_segments(&run, 9).await);
+        check.expect_equal("its segments", found, vec!["segment".to_owned()]);
+    }
+
+    let claim = lease_claim("ann", 5_000);
+    let lease = check.expect_ok("a lease", source.acquire_lease(&run, claim, None).await);
+    let fence = SessionFence::Lease(lease.clone());
+    check.expect_ok("a turn", sessions(&source).append_run_items(write("run", 1, 4, "d"), fence).await);
+    check.expect_ok("releasing", source.release_lease(&lease).await);
+    migrate(check, &source, &target).await;
+    expect_moved(&["a", "b", "c", "d"], [4, 2]).await;
 }
 
 async fn another_run_is_refused<S: Store>(check: StoreCheck, source: S, target: S) {

@@ -15,8 +15,8 @@ use super::check::{StoreCheck, lease_claim, stored_lease};
 use super::schedules::{schedules_are_kept, schedules_submit_runs};
 use crate::error::StoreErrorKind;
 use crate::fleet::{
-    AgentOffer, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState, RunDeparture, RunQueue,
-    RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest,
+    AgentOffer, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState, ReadyRunsQuery, RunDeparture,
+    RunQueue, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest,
 };
 use crate::store::{Lease, PostedDecision, RunQuery, RunStatus};
 
@@ -214,19 +214,28 @@ async fn an_engine_names_the_run<Q: RunQueue>(check: StoreCheck, queue: Q) {
     let take_named = async |run: &str, now: u64| {
         check.expect_ok("taking a named run", queue.take_work(&named(run, now)).await)
     };
-    let ready = async |now: u64| {
-        let runs = check.expect_ok("listing ready runs", queue.list_ready_runs(Timestamp(now), 9).await);
+    let query = |now: u64| {
+        let of = |agent: &str| AgentOffer { agent: AgentName::from(agent), build: "b1".to_owned() };
+        let (offers, except) = (vec![of("agent"), of("another agent")], Vec::new());
+        ReadyRunsQuery { now: Timestamp(now), offers, except, limit: 9 }
+    };
+    let list = async |query: ReadyRunsQuery| {
+        let runs = check.expect_ok("listing ready runs", queue.list_ready_runs(&query).await);
         let mut runs: Vec<String> = runs.iter().map(|run| run.as_str().to_owned()).collect();
         runs.sort();
         runs
     };
-    check.expect_equal(
-        "the ready runs",
-        ready(2_000).await,
-        ["one", "other", "three", "two"].map(str::to_owned).to_vec(),
-    );
-    let limited = check.expect_ok("listing", queue.list_ready_runs(Timestamp(9_000), 2).await);
+    let named_runs = |runs: &[&str]| runs.iter().map(|&run| run.to_owned()).collect::<Vec<_>>();
+    let expected = named_runs(&["one", "other", "three", "two"]);
+    check.expect_equal("the ready runs", list(query(2_000)).await, expected);
+    let limited = list(ReadyRunsQuery { limit: 2, ..query(9_000) }).await;
     check.expect_equal("a bounded list", limited.len(), 2);
+    let except = vec!["one".into(), "later".into(), "two".into()];
+    let others = list(ReadyRunsQuery { except, ..query(9_000) }).await;
+    check.expect_equal("all but some", others, named_runs(&["other", "three"]));
+    let offers = query(0).offers[..1].to_vec();
+    let own = list(ReadyRunsQuery { offers, ..query(9_000) }).await;
+    check.expect_equal("those of one agent", own, named_runs(&["later", "one", "three", "two"]));
     check.expect_equal("the named run", names(&take_named("two", 2_000).await), vec!["two"]);
     check.expect_equal("a run that is taken", names(&take_named("two", 2_000).await), vec![]);
     check.expect_equal("a run whose time has not come", names(&take_named("later", 2_000).await), vec![]);
@@ -240,6 +249,11 @@ async fn an_engine_names_the_run<Q: RunQueue>(check: StoreCheck, queue: Q) {
     let declined = NextStep::Decline { build: "b1".to_owned(), reason: "no tool".to_owned() };
     leave(check, &queue, "w", "two", declined).await;
     check.expect_equal("a run that the build has declined", names(&take_named("two", 2_000).await), vec![]);
+    check.expect_equal(
+        "ready runs, without it",
+        list(query(2_000)).await,
+        named_runs(&["one", "other", "three"]),
+    );
     check.expect_equal("another run", names(&take_named("one", 2_000).await), vec!["one"]);
     check.expect_ok("retiring", queue.retire_worker("w", None).await);
     register(check, &queue, "w2").await;
@@ -260,6 +274,17 @@ async fn a_lost_answer_is_repeated<Q: RunQueue>(check: StoreCheck, queue: Q) {
     let having_one = WorkRequest { held: Some(vec!["one".into()]), ..request("w", 2_000, 9) };
     let again = check.expect_ok("taking without an answer", queue.take_work(&having_one).await);
     check.expect_equal("the run that the worker does not have", again.runs, first.runs[1..].to_vec());
+    // A worker that is leaving a run does not take it again before it has left.
+    leave(check, &queue, "w", "one", NextStep::Ready).await;
+    let having_both = WorkRequest { held: Some(vec!["one".into(), "two".into()]), ..request("w", 2_000, 9) };
+    let named = WorkRequest { only: Some("one".into()), ..having_both.clone() };
+    for request in [&having_both, &named] {
+        let none = check.expect_ok("taking a run that is held", queue.take_work(request).await);
+        check.expect_equal("the run that is being left", names(&none), vec![]);
+    }
+    let having_two = WorkRequest { held: Some(vec!["two".into()]), ..having_both };
+    let free = check.expect_ok("taking a run that was left", queue.take_work(&having_two).await);
+    check.expect_equal("the run that was left", names(&free), vec!["one"]);
 }
 
 async fn a_workers_beat_is_its_runs_beat<Q: RunQueue>(check: StoreCheck, queue: Q) {

@@ -12,7 +12,7 @@ use windlass_core::{
 use super::check::{StoreCheck, lease_claim};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
-use crate::store::{DerivedWrites, Durability, Lease, Store, StoredLease};
+use crate::store::{DerivedWrites, Durability, Lease, RunQuery, RunStatus, Store, StoredLease};
 
 /// Checks a store that keeps sessions; any other store passes.
 pub(super) async fn check_run_sessions<S, F, Fut>(make: &F)
@@ -33,16 +33,20 @@ where
     )
     .await;
     run_items_are_added_once(StoreCheck("items of a run are added once, with its lines"), make().await).await;
+    a_used_id_begins_anew(StoreCheck("a run with the id of a forgotten one begins anew"), make().await).await;
+    positions_are_listed(StoreCheck("the positions of runs are listed in pages"), make().await).await;
+    a_status_can_be_deferred(StoreCheck("a run keeps its status until its driver sets it"), make().await)
+        .await;
 }
 
-fn sessions<S: Store>(store: &S) -> &dyn SessionStore {
+pub(super) fn sessions<S: Store>(store: &S) -> &dyn SessionStore {
     match store.sessions() {
         Some(sessions) => sessions,
         None => panic!("the store keeps no sessions any more"),
     }
 }
 
-fn user_items(texts: &[&str]) -> Vec<Arc<Item>> {
+pub(super) fn user_items(texts: &[&str]) -> Vec<Arc<Item>> {
     texts.iter().map(|text| Arc::new(Item::user(*text))).collect()
 }
 
@@ -55,7 +59,7 @@ fn start_line(run: &str, state: SessionState) -> JournalLine {
     HashChain::default().append(&JournalRecord { seq: 0, at: Timestamp(1_000), path: Vec::new(), entry })
 }
 
-async fn start_run<S: Store>(
+pub(super) async fn start_run<S: Store>(
     store: &S,
     run: &str,
     state: SessionState,
@@ -232,4 +236,62 @@ async fn run_items_are_added_once<S: Store>(check: StoreCheck, store: S) {
     check.expect_equal("the items", load(check, &store).await.items, user_items(&["a"]));
     let position = sessions(&store).run_position(&"s".into(), &"one".into()).await;
     check.expect_equal("the position of the run", check.expect_ok("reading", position), 1);
+}
+
+async fn a_used_id_begins_anew<S: Store>(check: StoreCheck, store: S) {
+    let write = |text: &str| SessionWrite {
+        session: "s".into(),
+        run: "one".into(),
+        from: 0,
+        to: 1,
+        items: user_items(&[text]),
+    };
+    for text in ["a", "b"] {
+        let state = load(check, &store).await;
+        let lease = check.expect_ok("starting", start_run(&store, "one", state, 1_000).await);
+        let position = sessions(&store).run_position(&"s".into(), &"one".into()).await;
+        check.expect_equal("the position of a new run", check.expect_ok("reading", position), 0);
+        let added = store.append_with_writes(&lease, 1, Vec::new(), Durability::Sync, derived(&write(text)));
+        check.expect_ok("adding", added.await);
+        check.expect_ok("releasing", store.release_lease(&lease).await);
+        check.expect_ok("forgetting", store.forget_run(&"one".into(), None).await);
+    }
+    check.expect_equal("the items of both", load(check, &store).await.items, user_items(&["a", "b"]));
+}
+
+/// Runs of this store and of others, in the order of the bytes of their ids.
+async fn positions_are_listed<S: Store>(check: StoreCheck, store: S) {
+    for (run, session, to) in [("b", "s", 2), ("a", "s", 1), ("B", "s", 3), ("é", "s", 4), ("c", "t", 9)] {
+        let write = SessionWrite { session: session.into(), run: run.into(), from: 0, to, items: Vec::new() };
+        let added = sessions(&store).append_run_items(write, SessionFence::Unheld).await;
+        check.expect_ok("adding", added);
+    }
+    let list = async |after: Option<&str>, limit| {
+        let after = after.map(RunId::from);
+        let listed = sessions(&store).list_run_positions(&"s".into(), after.as_ref(), limit).await;
+        check.expect_ok("listing", listed)
+    };
+    let expected =
+        |of: &[(&str, u64)]| of.iter().map(|(run, to)| (RunId::from(*run), *to)).collect::<Vec<_>>();
+    check.expect_equal("all", list(None, 9).await, expected(&[("B", 3), ("a", 1), ("b", 2), ("é", 4)]));
+    check.expect_equal("the first page", list(None, 2).await, expected(&[("B", 3), ("a", 1)]));
+    check.expect_equal("the next page", list(Some("a"), 2).await, expected(&[("b", 2), ("é", 4)]));
+    check.expect_equal("the last page", list(Some("é"), 2).await, Vec::new());
+}
+
+async fn a_status_can_be_deferred<S: Store>(check: StoreCheck, store: S) {
+    let lines = super::migration::ended_journal("run", 2);
+    let claim = lease_claim("ann", 1_000);
+    let lease = store.create_run(&"run".into(), &"agent".into(), claim, lines[..1].to_vec()).await;
+    let lease = check.expect_ok("a run", lease);
+    let writes = DerivedWrites { is_status_deferred: true, ..DerivedWrites::default() };
+    let ended = store.append_with_writes(&lease, 1, lines[1..].to_vec(), Durability::Sync, writes).await;
+    check.expect_ok("its end", ended);
+    let status = async || {
+        let runs = check.expect_ok("listing", store.list_runs(&RunQuery::default()).await);
+        runs.first().map(|run| (run.status, run.record_count))
+    };
+    check.expect_equal("its status before", status().await, Some((RunStatus::Running, 2)));
+    check.expect_ok("marking", store.set_status(&lease, RunStatus::Finished, Timestamp(9)).await);
+    check.expect_equal("its status after", status().await, Some((RunStatus::Finished, 2)));
 }

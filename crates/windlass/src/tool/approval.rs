@@ -18,6 +18,15 @@ pub(crate) enum ApprovalRule<C> {
     ByFunction(ApprovalFunction<C>),
 }
 
+/// The treatment of standing approvals of a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StandingApprovals {
+    /// A standing approval covers later calls that the tool's ordinary rule, or a policy, asks about.
+    Honoured,
+    /// It would cover too much: each call that needs approval is asked about.
+    TooBroad,
+}
+
 /// A function that decides whether a call requires approval.
 type ApprovalFunction<C> =
     Arc<dyn Fn(ToolContext<C>, &dyn Any) -> BoxFuture<'static, ApprovalRequirement> + Send + Sync>;
@@ -99,6 +108,20 @@ impl<C: Send + Sync + 'static> Tool<C> {
         self
     }
 
+    /// Declares that an approval of one call says nothing about the next one, whatever rule or policy asks: a standing
+    /// approval covers no call. For tools whose arguments are programs, such as commands. A policy can still allow
+    /// calls.
+    #[must_use]
+    pub fn without_standing_approvals(mut self) -> Self {
+        self.standing_approvals = StandingApprovals::TooBroad;
+        self
+    }
+
+    /// Returns true if a standing approval can cover calls of the tool.
+    pub fn has_standing_approvals(&self) -> bool {
+        self.standing_approvals == StandingApprovals::Honoured
+    }
+
     /// Requires approval before every call, each time: a standing approval is not accepted. For calls such as
     /// payments.
     #[must_use]
@@ -138,6 +161,12 @@ impl<C: Send + Sync + 'static> Tool<C> {
         match (&self.each_time_approval, &self.approval) {
             (ApprovalRule::Always, _) => ApprovalPolicy::RequiredEachTime,
             (ApprovalRule::ByFunction(_), _) => ApprovalPolicy::ByRuleEachTime,
+            (ApprovalRule::Never, ApprovalRule::Always) if !self.has_standing_approvals() => {
+                ApprovalPolicy::RequiredEachTime
+            }
+            (ApprovalRule::Never, ApprovalRule::ByFunction(_)) if !self.has_standing_approvals() => {
+                ApprovalPolicy::ByRuleEachTime
+            }
             (ApprovalRule::Never, ApprovalRule::Never) => ApprovalPolicy::NotRequired,
             (ApprovalRule::Never, ApprovalRule::Always) => ApprovalPolicy::Required,
             (ApprovalRule::Never, ApprovalRule::ByFunction(_)) => ApprovalPolicy::ByRule,

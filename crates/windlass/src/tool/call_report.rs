@@ -48,10 +48,11 @@ impl<C: Send + Sync + 'static> EndedBody<'_, C> {
         let attempt = runnable.attempt();
         let (mut report, warning) = match failure {
             BodyFailure::Error(error) => self.report_error(error, attempt),
-            BodyFailure::TimedOut => match self.retry_delay(attempt) {
-                Some(delay) if runnable.may_repeat_after_timeout() => (CallReport::RetryDue(delay), None),
-                Some(_) | None => (self.report_timeout(CallStatus::TimedOut), None),
-            },
+            BodyFailure::TimedOut => {
+                let result = self.timeout_result(CallStatus::TimedOut);
+                let delay = self.retry_delay(attempt).filter(|_| runnable.may_repeat_after_timeout());
+                (ended_or_due(result, delay), None)
+            }
             BodyFailure::TimedOutStillRunning => {
                 (self.report_timeout(CallStatus::TimedOutStillRunning), None)
             }
@@ -68,8 +69,12 @@ impl<C: Send + Sync + 'static> EndedBody<'_, C> {
         self.prepared.tool.retry.and_then(|retry| retry.delay_after(attempt))
     }
 
+    fn timeout_result(&self, status: CallStatus) -> CallResult {
+        result_for_timeout(&self.prepared.tool, self.ctx, status)
+    }
+
     fn report_timeout(&self, status: CallStatus) -> CallReport {
-        CallReport::BodyEnded(result_for_timeout(&self.prepared.tool, self.ctx, status))
+        CallReport::BodyEnded(self.timeout_result(status))
     }
 
     fn report_error(&self, error: ToolError, attempt: u32) -> WarnedReport {
@@ -85,7 +90,7 @@ impl<C: Send + Sync + 'static> EndedBody<'_, C> {
         if let Some(delay) = self.retry_delay(attempt)
             && !self.stop.is_stopped()
         {
-            return (CallReport::RetryDue(delay), None);
+            return (ended_or_due(result_for_error(tool, self.ctx, &error), Some(delay)), None);
         }
         self.report_failure(&error, format!("call `{}` failed: {error}", self.ctx.call_path()))
     }
@@ -151,6 +156,14 @@ impl<C: Send + Sync + 'static> EndedBody<'_, C> {
             result.run_failure = None;
         }
         (CallReport::BodyEnded(result), Some(message))
+    }
+}
+
+/// Returns the report of an attempt with this result, which ends the call unless another attempt is due.
+fn ended_or_due(result: CallResult, delay: Option<Duration>) -> CallReport {
+    match delay {
+        Some(delay) => CallReport::RetryDue { delay, result: Box::new(result) },
+        None => CallReport::BodyEnded(result),
     }
 }
 

@@ -1,5 +1,10 @@
 //! Evidence: what a tool shows to the person who decides about one of its calls, beside the arguments.
 
+use std::any::Any;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use windlass_core::{
@@ -8,14 +13,13 @@ use windlass_core::{
     item::MediaSource,
 };
 
-use super::ToolContext;
+use super::{Tool, ToolContext};
 use crate::error::StoreError;
 use crate::store::Store;
 
 /// The state of the world that a decision about a call refers to, such as the page that a click would hit.
 ///
-/// A tool saves it with [`ToolContext::save_evidence`] when a call is about to wait for approval, and an
-/// approver's program reads it with [`fetch_evidence`]. The tool compares it with the world before the
+/// A tool saves it with [`ToolContext::save_evidence`] in its [`Tool::on_hold`] function, and an approver's program reads it with [`fetch_evidence`]. The tool compares it with the world before the
 /// approved call runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallEvidence {
@@ -69,6 +73,31 @@ pub async fn fetch_evidence(
 ) -> Result<Option<CallEvidence>, StoreError> {
     let body = store.load_artefact(run, &evidence_name(call)).await?;
     Ok(body.and_then(|body| serde_json::from_slice(&body).ok()))
+}
+
+/// The function of a tool for calls that are about to wait for approval; `None` if the arguments have another type.
+pub(crate) type HoldFunction<C> =
+    Arc<dyn Fn(ToolContext<C>, &(dyn Any + Send + Sync)) -> Option<BoxFuture<'static, ()>> + Send + Sync>;
+
+impl<C: Send + Sync + 'static> Tool<C> {
+    /// Sets a function that runs when a call is about to wait for approval, whatever requires it: a rule of the tool, a
+    /// policy, or the application. It is the place to save the evidence that the approver is shown. `A` is the type of
+    /// the tool's arguments, or [`serde_json::Value`]. The wait is recorded after it; if it panics, or does not return
+    /// within the drain timeout of a run that stops, the call waits without evidence.
+    #[must_use]
+    pub fn on_hold<A, Fut>(
+        mut self,
+        function: impl Fn(ToolContext<C>, &A) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        A: 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.hold_function = Some(Arc::new(move |ctx, arguments| {
+            arguments.downcast_ref::<A>().map(|arguments| function(ctx, arguments).boxed())
+        }));
+        self
+    }
 }
 
 impl<C> ToolContext<C> {

@@ -34,7 +34,7 @@ pub use provider_defined::{
 pub use shared_limit::SharedLimit;
 pub use source::{SourcedTools, ToolSource, ToolSourceRequest};
 
-pub(crate) use approval::ApprovalRule;
+pub(crate) use approval::{ApprovalRule, StandingApprovals};
 pub(crate) use call_report::{EndedAgent, EndedBody};
 pub(crate) use context::{CallDetails, RawArguments, TurnContext};
 pub(crate) use hosted::hosted_server_key;
@@ -105,6 +105,8 @@ pub struct Tool<C = ()> {
     pub(crate) approval: ApprovalRule<C>,
     /// Rule for calls that a standing approval does not cover.
     pub(crate) each_time_approval: ApprovalRule<C>,
+    /// The treatment of standing approvals of the calls that `approval` asks about.
+    pub(crate) standing_approvals: StandingApprovals,
     pub(crate) enabled: EnabledRule<C>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) on_timeout: OnTimeout<C>,
@@ -117,6 +119,7 @@ pub struct Tool<C = ()> {
     pub(crate) conflict_order: ConflictOrder,
     pub(crate) default_max_turns: Option<u32>,
     pub(crate) reconcile: Option<options::ReconcileFunction<C>>,
+    pub(crate) hold_function: Option<evidence::HoldFunction<C>>,
     pub(crate) input_guardrails: Vec<ToolInputGuardrail<C>>,
     pub(crate) output_guardrails: Vec<ToolOutputGuardrail<C>>,
     pub(crate) max_output_bytes: usize,
@@ -256,6 +259,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             effect_rule: None,
             approval: ApprovalRule::Never,
             each_time_approval: ApprovalRule::Never,
+            standing_approvals: StandingApprovals::Honoured,
             enabled: EnabledRule::Always,
             timeout: None,
             on_timeout: OnTimeout::TellModel,
@@ -268,6 +272,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             conflict_order: ConflictOrder::Independent,
             default_max_turns: None,
             reconcile: None,
+            hold_function: None,
             input_guardrails: Vec::new(),
             output_guardrails: Vec::new(),
             max_output_bytes: DEFAULT_MAX_OUTPUT_BYTES,
@@ -637,6 +642,7 @@ impl<C> Clone for Tool<C> {
             effect_rule: self.effect_rule.clone(),
             approval: self.approval.clone(),
             each_time_approval: self.each_time_approval.clone(),
+            standing_approvals: self.standing_approvals,
             enabled: self.enabled.clone(),
             timeout: self.timeout,
             on_timeout: self.on_timeout.clone(),
@@ -649,6 +655,7 @@ impl<C> Clone for Tool<C> {
             conflict_order: self.conflict_order,
             default_max_turns: self.default_max_turns,
             reconcile: self.reconcile.clone(),
+            hold_function: self.hold_function.clone(),
             input_guardrails: self.input_guardrails.clone(),
             output_guardrails: self.output_guardrails.clone(),
             max_output_bytes: self.max_output_bytes,

@@ -142,10 +142,27 @@ impl<C> PreparedCall<C> {
     {
         let Some(arguments) = self.rule_arguments() else { return ApprovalRequirement::Required };
         match self.tool.each_time_approval.evaluate(ctx.clone(), arguments).await {
-            ApprovalRequirement::NotRequired if !has_standing_approval => {
+            ApprovalRequirement::NotRequired
+                if !has_standing_approval || !self.tool.has_standing_approvals() =>
+            {
                 self.tool.approval.evaluate(ctx.clone(), arguments).await
             }
             requirement => requirement,
+        }
+    }
+
+    /// Runs the tool's function for a call that is about to wait for approval. One that panics shows nothing.
+    pub(crate) async fn prepare_hold(&self, ctx: &ToolContext<C>) {
+        let (Some(function), Some(arguments)) = (&self.tool.hold_function, self.rule_arguments()) else {
+            return;
+        };
+        let shown = AssertUnwindSafe(async {
+            if let Some(showing) = function(ctx.clone(), arguments) {
+                showing.await;
+            }
+        });
+        if shown.catch_unwind().await.is_err() {
+            tracing::warn!(tool = %self.tool.key, "the function for a call that waits for approval panicked");
         }
     }
 

@@ -95,7 +95,7 @@ fn stuck_runs() -> Vec<(&'static str, Agent, ConfigureRunFn)> {
         ("layer", agent_with(quick_tool()), |run| run.call_layer(|_, _| pending())),
         ("failure handler", agent_with(quick_tool()), |run| run.max_turns(1).on_failure(|_, _| pending())),
         ("model retry", scripted_agent([ScriptedResponse::error(busy)]), |run| {
-            run.model_retry(ModelRetryPolicy { max_delay: HOUR, ..ModelRetryPolicy::default() })
+            run.model_retry(ModelRetryPolicy { max_provider_delay: HOUR, ..ModelRetryPolicy::default() })
         }),
         ("run's guardrail", agent_with(quick_tool()), |run| {
             run.input_guardrail(InputGuardrail::new("g", |_, _| pending()).blocking())

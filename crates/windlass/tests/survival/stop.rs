@@ -6,9 +6,12 @@ use std::time::Duration;
 use serde_json::json;
 use windlass::core::run::Run;
 use windlass::prelude::*;
-use windlass::run::{CancelHandle, CancelSettlement, OnStreamDrop, PendingApprovals};
+use windlass::run::{CancelHandle, OnStreamDrop, PendingApprovals, RunSettlement};
 use windlass::{
-    core::journal::CallStatus, core::tool::ToolEffect, event::RunEventKind, run::RunBuilder,
+    core::journal::{CallEndedLate, CallStatus, JournalEntry},
+    core::tool::ToolEffect,
+    event::RunEventKind,
+    run::RunBuilder,
     store::MemoryStore,
 };
 
@@ -28,7 +31,7 @@ fn cancel_when(
     run
 }
 
-fn settlement_of(act: &ScenarioRun) -> &CancelSettlement {
+fn settlement_of(act: &ScenarioRun) -> &RunSettlement {
     match &act.outcome {
         Ok(RunResult::Cancelled(cancelled)) => &cancelled.settlement,
         other => panic!("it was cancelled: {other:?}"),
@@ -164,16 +167,16 @@ async fn s21_every_call_has_an_output_and_nothing_changes_afterwards() {
                 "call stubborn stubborn {}",
                 "call queued effect {}",
                 "output done done",
-                "output once The call was stopped before it finished.",
+                "output once The call ended without a result, and it is not known whether it took effect. Do not repeat it without checking.",
                 "output pure The call was stopped before it finished.",
-                "output stubborn The call was stopped before it finished.",
+                "output stubborn The call ended without a result, and it is not known whether it took effect. Do not repeat it without checking.",
                 "output queued The call was stopped before it finished.",
             ]),
         };
         assert_eq!(act.result(), want, "{surface:?}");
         assert_eq!(act.started_calls(), ["done", "once", "pure", "stubborn"], "{surface:?}");
         if matches!(surface, RunSurface::Blocking | RunSurface::Streamed | RunSurface::Resumed) {
-            let want = CancelSettlement {
+            let want = RunSettlement {
                 finished: call_ids(&["done"]),
                 stopped: call_ids(&["pure", "queued"]),
                 in_doubt: call_ids(&["once", "stubborn"]),
@@ -185,16 +188,32 @@ async fn s21_every_call_has_an_output_and_nothing_changes_afterwards() {
             let (in_doubt, draining) = (call_ids(&["outer"]), call_ids(&["outer"]));
             assert_eq!(
                 *settlement_of(&act),
-                CancelSettlement { in_doubt, draining, ..CancelSettlement::default() },
+                RunSettlement { in_doubt, draining, ..RunSettlement::default() },
                 "{surface:?}"
             );
         }
         let settled = stored_records(&*store, "run").await;
         latch.open();
-        let told = log.clone();
-        wait_until(move || told.count("stubborn ended") == 1).await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        assert_eq!(stored_records(&*store, "run").await, settled, "{surface:?}");
+        // The late end of the body that could not be stopped is all that follows.
+        let look = async {
+            loop {
+                let mut after = stored_records(&*store, "run").await;
+                if after.len() > settled.len() {
+                    assert_eq!(after.drain(..settled.len()).collect::<Vec<_>>(), settled, "{surface:?}");
+                    return after;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let after =
+            tokio::time::timeout(Duration::from_secs(60), look).await.expect("the late end is recorded");
+        let [late] = &after[..] else { panic!("{surface:?}: {after:?}") };
+        let ended = CallEndedLate {
+            call: "stubborn".into(),
+            status: CallStatus::Succeeded,
+            output: Some("done".into()),
+        };
+        assert_eq!(late.entry, JournalEntry::CallEndedLate(ended), "{surface:?}");
         assert_eq!(log.count("effect queued"), 0, "{surface:?}");
     }
 }
@@ -223,10 +242,10 @@ async fn s21_a_call_behind_another_does_not_start_after_the_cancel() {
             [format!("start {path}"), "start write".to_owned(), format!("end {path} Cancelled")]
         );
         if !matches!(surface, RunSurface::Nested | RunSurface::NestedResumed) {
-            let want = CancelSettlement {
+            let want = RunSettlement {
                 in_doubt: call_ids(&["write"]),
                 stopped: call_ids(&["read"]),
-                ..CancelSettlement::default()
+                ..RunSettlement::default()
             };
             assert_eq!(*settlement_of(&act), want, "{surface:?}");
         }
@@ -255,7 +274,7 @@ async fn s21_after_the_turn_means_that_the_turn_settles() {
             "output b b done",
         ]);
         assert_eq!(act.result(), ScenarioResult { end: ScenarioEnd::Cancelled, items: said }, "{surface:?}");
-        let finished = CancelSettlement { finished: call_ids(&["a", "b"]), ..CancelSettlement::default() };
+        let finished = RunSettlement { finished: call_ids(&["a", "b"]), ..RunSettlement::default() };
         assert_eq!(*settlement_of(&act), finished, "{surface:?}");
     }
 }
@@ -274,7 +293,7 @@ async fn s21_after_the_turn_asked_before_the_first_one_lets_the_first_one_settle
         stream.cancel_handle().cancel_after_turn();
         let result = stream.result().await.expect("it settles");
         let RunResult::Cancelled(cancelled) = result else { panic!("{result:?} was not cancelled") };
-        let finished = CancelSettlement { finished: call_ids(&["a"]), ..CancelSettlement::default() };
+        let finished = RunSettlement { finished: call_ids(&["a"]), ..RunSettlement::default() };
         assert_eq!(cancelled.settlement, finished);
         assert_eq!(cancelled.record.state().turn(), 1);
     }
@@ -308,7 +327,7 @@ async fn s22_a_cancel_withdraws_what_waits_for_a_person() {
             "call gated gated {}",
             r#"call slow wait {"ms":500}"#,
             "output gated The call was stopped before it finished.",
-            "output slow The call was stopped before it finished.",
+            "output slow The call ended without a result, and it is not known whether it took effect. Do not repeat it without checking.",
         ];
         assert_eq!(
             act.result(),

@@ -19,7 +19,7 @@ use super::places::StorePlace;
 const CONCURRENCY: usize = 16;
 /// Calls of each run, one turn after another.
 const CALLS_PER_RUN: usize = 4;
-/// Records of such a run: its start and end, the last response, and four records of each call.
+/// Records of such a run: its start and end, the last response, and three records of each call.
 const RECORDS_PER_RUN: usize = 3 + 3 * CALLS_PER_RUN;
 
 /// A model that calls `work` once a turn, and then ends the run.

@@ -35,7 +35,7 @@ pub(crate) async fn run(args: &CliArgs, chat: &ChatArgs, term: &Terminal) -> Res
     let store = project.open_or_create().await?;
     let name = chat.session.clone().unwrap_or_else(|| format!("chat-{}", new_run_id()));
     let session = session_in_store(&name, &store)?;
-    let model = chat.drive.model.clone().or_else(|| file.model_name().map(str::to_owned));
+    let model = chat.drive.model.clone().or_else(|| file.effective_model_name());
     let driver = build_driver(term, file, &project, store.clone(), &chat.drive).await?;
     let folder = std::env::current_dir()?;
     let mut chat = ChatSession {
@@ -118,7 +118,6 @@ impl ChatSession<'_> {
         let builder = self.driver.agent.recover(stored.run.clone(), self.store.clone());
         let builder = builder.lease_observer(&observer);
         let builder = self.driver.file.with_limits(builder.session(&self.session));
-        let builder = self.driver.file.with_session_budget(builder);
         let journal = known.record().journal().to_vec();
         self.last_exit = self.drive_turn(&stored.run, builder, &journal).await;
         Ok(())
@@ -162,7 +161,7 @@ impl ChatSession<'_> {
             ChatLine::Quit => return Ok(NextStep::Quit(self.print_farewell())),
             ChatLine::Help => self.print_help(),
             ChatLine::Model(None) => {
-                let model = self.model.as_deref().unwrap_or("the model of WINDLASS_MODEL");
+                let model = self.model.as_deref().unwrap_or("no model is named");
                 self.term.eprint_line(format!("  {model}; `/model NAME` goes on with another one"));
             }
             ChatLine::Model(Some(name)) => {
@@ -225,7 +224,7 @@ impl ChatSession<'_> {
         let builder = self.driver.agent.run(input).store(self.store.clone());
         let id = new_run_id();
         let builder = builder.run_id(id.clone()).session(&self.session);
-        let builder = self.driver.file.with_limits(builder);
+        let builder = self.driver.file.with_session_budget(self.driver.file.with_limits(builder));
         self.last_exit = self.drive_turn(&id, builder, &[]).await;
         Ok(match self.last_exit {
             CommandExit::Interrupted => NextStep::Quit(CommandExit::Interrupted),

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::json;
 
 use self::first_steps::FirstSteps;
-use self::model_choice::{ModelChoice, ModelOrigin, find_models};
+use self::model_choice::{FoundModels, ModelChoice, ModelOrigin, find_models};
 use super::quote_toml;
 use crate::args::{CliArgs, InitArgs};
 use crate::cli_error::{CliError, CommandExit};
@@ -24,6 +24,10 @@ const SCRIPT_FILE: &str = "scripted-answers.toml";
 /// Name of the file that the agent reads and changes.
 const STEPS_FILE: &str = "first-steps.md";
 const STEPS: &str = include_str!("first-steps.md");
+
+/// The hint if neither a key nor a server was found.
+const NOTHING_FOUND: &str = "no API key and no local server was found. Set the key of a provider (`windlass models` lists \
+                             them) or start ollama; until then the answers can come from a file";
 
 pub(crate) async fn run(args: &CliArgs, init: &InitArgs, term: &Terminal) -> Result<CommandExit, CliError> {
     let folder = &init.folder;
@@ -53,11 +57,19 @@ pub(crate) async fn run(args: &CliArgs, init: &InitArgs, term: &Terminal) -> Res
 }
 
 /// Lets the user choose a model. Without a terminal the first one is taken, and without any the scripted one.
-async fn choose_model(term: &Terminal, mut found: Vec<ModelChoice>) -> Result<ModelChoice, CliError> {
+async fn choose_model(term: &Terminal, found: FoundModels) -> Result<ModelChoice, CliError> {
+    let FoundModels { choices: mut found, unnamed } = found;
     let scripted = ModelChoice { model: format!("scripted:{SCRIPT_FILE}"), origin: ModelOrigin::Scripted };
+    let is_none_found = found.is_empty() && unnamed.is_empty();
     found.push(scripted.clone());
-    if !term.can_prompt() || found.len() == 1 {
+    if !term.can_prompt() {
+        if is_none_found && term.output_format() == OutputFormat::Text {
+            term.eprint_hint(NOTHING_FOUND);
+        }
         return Ok(found.into_iter().next().unwrap_or(scripted));
+    }
+    if is_none_found {
+        term.eprint_hint(NOTHING_FOUND);
     }
     term.eprint_line(paint(TextStyle::Title, "Which model shall the agent use?"));
     for (place, choice) in found.iter().enumerate() {
@@ -68,6 +80,10 @@ async fn choose_model(term: &Terminal, mut found: Vec<ModelChoice>) -> Result<Mo
             format!("  {}  ", choice.model),
             origin,
         ]);
+    }
+    for provider in unnamed {
+        let line = format!("  {provider} is set up too: type `{provider}:` and the name of your deployment");
+        term.eprint_line(paint(TextStyle::Faint, line));
     }
     let mut signals = SignalCounter::install()?;
     let mut prompter = LinePrompter::spawn_reader(None);
@@ -85,12 +101,24 @@ async fn choose_model(term: &Terminal, mut found: Vec<ModelChoice>) -> Result<Mo
         let place = if line.is_empty() { Some(1) } else { line.parse::<usize>().ok() };
         match place.map(|place| found.get(place.wrapping_sub(1))) {
             Some(Some(choice)) => return Ok(choice.clone()),
-            None if line.contains(':') => {
-                return Ok(ModelChoice { model: line.to_owned(), origin: ModelOrigin::Named });
-            }
+            None if line.contains(':') => match check_model(line) {
+                Ok(()) => return Ok(ModelChoice { model: line.to_owned(), origin: ModelOrigin::Named }),
+                Err(problem) => term.report_error(&problem),
+            },
             Some(None) | None => term.eprint_line(format!("  type a number from 1 to {}", found.len())),
         }
     }
+}
+
+/// Checks that a model that the user named can be created. No request is sent.
+#[cfg(feature = "models")]
+fn check_model(named: &str) -> Result<(), CliError> {
+    crate::agent_file::model::network_model(named, &Default::default()).map(drop)
+}
+
+#[cfg(not(feature = "models"))]
+fn check_model(_: &str) -> Result<(), CliError> {
+    Ok(())
 }
 
 fn write_files(folder: &Path, choice: &ModelChoice) -> Result<(), CliError> {
@@ -130,8 +158,7 @@ fn print_choice(term: &Terminal, folder: &Path, choice: &ModelChoice) {
     term.eprint_line(styled![paint(TextStyle::Success, "✓"), model]);
     if choice.is_scripted() {
         term.eprint_hint(
-            "no API key and no local server was found, so the answers come from a file. Set OPENAI_API_KEY or \
-             ANTHROPIC_API_KEY, or start ollama, and write its name as `model` in the agent file",
+            "another model is one line: `model` in the agent file; `windlass models` lists the providers",
         );
     }
 }

@@ -13,10 +13,22 @@ const MAX_ANSWER: u64 = 256 << 10;
 /// Maximum number of models that are offered for one server.
 const MAX_MODELS: usize = 5;
 
-/// Providers whose key is in the environment: variable, model, and the server's address that rules the model out.
-const KEYED_MODELS: [(&str, &str, &str); 2] = [
-    ("OPENAI_API_KEY", "openai:gpt-5-mini", "OPENAI_BASE_URL"),
-    ("ANTHROPIC_API_KEY", "anthropic:claude-sonnet-4-5", "ANTHROPIC_BASE_URL"),
+/// Providers that need a key, each with the model that is offered. A deployment has a name of its user's.
+#[cfg(feature = "models")]
+const KEYED_MODELS: [(&str, Option<&str>); 13] = [
+    ("openai", Some("gpt-5-mini")),
+    ("anthropic", Some("claude-sonnet-4-5")),
+    ("gemini", Some("gemini-2.5-flash")),
+    ("vertex", Some("gemini-2.5-flash")),
+    ("azure", None),
+    ("bedrock", Some("amazon.nova-lite-v1:0")),
+    ("mistral", Some("mistral-small-latest")),
+    ("groq", Some("llama-3.3-70b-versatile")),
+    ("openrouter", Some("openai/gpt-5-mini")),
+    ("deepseek", Some("deepseek-chat")),
+    ("xai", Some("grok-4")),
+    ("together", Some("meta-llama/Llama-3.3-70B-Instruct-Turbo")),
+    ("fireworks", Some("accounts/fireworks/models/llama-v3p3-70b-instruct")),
 ];
 
 /// Servers on this machine: name, variable of the address, and default address.
@@ -41,6 +53,8 @@ pub(super) enum ModelOrigin {
     Named,
     /// This environment variable is set.
     Variable(&'static str),
+    /// The variables of its provider are set.
+    Configured,
     /// A server on this machine has it.
     Server(String),
     /// It needs nothing.
@@ -58,33 +72,61 @@ impl ModelOrigin {
         match self {
             Self::Named => "as you named it".to_owned(),
             Self::Variable(name) => format!("{name} is set"),
+            Self::Configured => "its variables are set".to_owned(),
             Self::Server(address) => format!("a server answers at {address}"),
             Self::Scripted => "answers from a file; needs no key and no network".to_owned(),
         }
     }
 }
 
-/// Finds the models, in the order in which they are offered.
-pub(super) async fn find_models() -> Vec<ModelChoice> {
+/// The models that can be used on this machine, in the order in which they are offered.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FoundModels {
+    pub(super) choices: Vec<ModelChoice>,
+    /// Providers that are set up, and whose models have names of their users'.
+    pub(super) unnamed: Vec<&'static str>,
+}
+
+/// Finds the models.
+pub(super) async fn find_models() -> FoundModels {
     let is_set = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
-    let mut found = Vec::new();
+    let mut found = FoundModels::default();
     if let Some(model) = is_set("WINDLASS_MODEL") {
-        found.push(ModelChoice { model, origin: ModelOrigin::Variable("WINDLASS_MODEL") });
+        found.choices.push(ModelChoice { model, origin: ModelOrigin::Variable("WINDLASS_MODEL") });
     }
-    for (variable, model, server) in KEYED_MODELS {
-        // Another server has other models.
-        if is_set(variable).is_some() && is_set(server).is_none() {
-            found.push(ModelChoice { model: model.to_owned(), origin: ModelOrigin::Variable(variable) });
-        }
-    }
+    #[cfg(feature = "models")]
+    add_keyed_models(&mut found, is_set);
     let probes = LOCAL_SERVERS.map(|(name, variable, default)| {
         let address = is_set(variable).unwrap_or_else(|| default.to_owned());
         tokio::task::spawn_blocking(move || list_server_models(name, &address))
     });
     for probe in probes {
-        found.extend(probe.await.unwrap_or_default());
+        found.choices.extend(probe.await.unwrap_or_default());
     }
     found
+}
+
+/// Adds the models of the providers that the environment sets up.
+#[cfg(feature = "models")]
+fn add_keyed_models(found: &mut FoundModels, var: impl Fn(&str) -> Option<String> + Copy) {
+    let providers = windlass_models::ProviderRegistry::from_vars(var).providers();
+    for (name, model) in KEYED_MODELS {
+        let Some(provider) = providers.iter().find(|provider| provider.name == name) else { continue };
+        match model {
+            _ if !provider.is_configured => {}
+            None => found.unnamed.push(name),
+            // Another server has other models.
+            Some(_) if var(provider.base_url_variable).is_some() => {}
+            Some(model) => {
+                let has_key = var(provider.key_variable).is_some();
+                let origin = match has_key {
+                    true => ModelOrigin::Variable(provider.key_variable),
+                    false => ModelOrigin::Configured,
+                };
+                found.choices.push(ModelChoice { model: format!("{name}:{model}"), origin });
+            }
+        }
+    }
 }
 
 /// Lists the models of a server on this machine. A server elsewhere is not asked.

@@ -270,6 +270,13 @@ function showCard(message) {
   const text = make('pre');
   text.append(...message.lines.flatMap((line) => line.split('\n')).map((line) => make('span', 'line', line + '\n')));
   text.tabIndex = 0;
+  // What the tool saw: a call can be approved after its picture was on the screen.
+  const picture = message.picture ? make('img', 'shot') : null;
+  if (picture) {
+    picture.alt = 'picture of what the tool saw';
+    picture.src = message.picture;
+    text.append(picture);
+  }
   const actions = make('div', 'actions');
   const buttons = [];
   const card = {
@@ -330,11 +337,13 @@ function showCard(message) {
   element('approvals').append(box);
   // A call can be approved after its last line was on the screen.
   const look = () => {
-    card.isRead = card.isRead || text.scrollTop + text.clientHeight >= text.scrollHeight - 2;
+    const isLoaded = !picture || (picture.complete && picture.naturalWidth > 0);
+    card.isRead = card.isRead || (isLoaded && text.scrollTop + text.clientHeight >= text.scrollHeight - 2);
     scrollHint.hidden = card.isRead || !message.can_decide;
     card.setBusy(card.isBusy);
   };
   text.onscroll = look;
+  if (picture) picture.onload = look;
   look();
   // A click that was meant for something else does not decide a call that appears under the pointer.
   window.setTimeout(() => {

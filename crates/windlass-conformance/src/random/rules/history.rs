@@ -7,8 +7,11 @@ use super::super::pair::{
     object_values, text,
 };
 
-/// Output of a call that was stopped by a cancellation.
-const STOPPED_CALL_OUTPUT: &str = "The call was stopped before it finished.";
+/// Outputs of a call that was stopped by a cancellation: before a body with effects had started, and after.
+const STOPPED_CALL_OUTPUTS: [&str; 2] = [
+    "The call was stopped before it finished.",
+    "The call ended without a result, and it is not known whether it took effect. Do not repeat it without checking.",
+];
 
 /// The reference stored a turn that still waits for a person: at the end, or before the message of the next run.
 pub(super) fn whole_turns(pair: &mut OutcomePair) {
@@ -76,7 +79,7 @@ pub(super) fn no_dangling_calls(pair: &mut OutcomePair) {
     if let Some(items) = pair.windlass["items"].as_array_mut() {
         items.retain(|item| {
             item["type"] != "output"
-                || item["output"] != STOPPED_CALL_OUTPUT
+                || STOPPED_CALL_OUTPUTS.iter().all(|stopped| item["output"] != *stopped)
                 || !unanswered.iter().any(|id| item["id"] == id.as_str())
         });
     }

@@ -85,6 +85,7 @@ pub const DECLARED: &[DifferenceRule] = &[
     DifferenceRule { reason: "no_start_after_failure", reconcile: siblings::no_start_after_failure },
     DifferenceRule { reason: "earlier_siblings_run_on", reconcile: siblings::earlier_siblings_run_on },
     DifferenceRule { reason: "withheld_output_kept", reconcile: siblings::withheld_output_kept },
+    DifferenceRule { reason: "started_calls_kept", reconcile: siblings::started_calls_kept },
     DifferenceRule { reason: "tie", reconcile: siblings::timeout_tie },
     DifferenceRule { reason: "nested_approved_alone", reconcile: admission::nested_approved_alone },
     DifferenceRule { reason: "surplus_handoff_first", reconcile: admission::surplus_handoff_first },

@@ -284,6 +284,50 @@ fn forget_turn_text(pair: &mut OutcomePair, id: &str) {
     }
 }
 
+/// A run failed in a turn in which bodies had started: the failed one, or one that was stopped with it. The reference does
+/// not store these calls.
+pub(super) fn started_calls_kept(pair: &mut OutcomePair) {
+    let has_failed = pair.reference["status"] == "failed" && pair.windlass["status"] == "failed";
+    // An earlier run of a session may have failed, too.
+    let has_runs = pair.scenario["input"].as_array().is_some_and(|inputs| inputs.len() > 1);
+    if !(has_failed || has_runs) || pair.reference["session"].is_null() {
+        return;
+    }
+    let has_line_of = |outcome: &Value, kind: &str, id: &str| {
+        lines(&outcome["session"]).any(|line| line.starts_with(kind) && line_call(line) == id)
+    };
+    let was_asked =
+        |agent: &Value| list_items(&pair.windlass["model_calls"]).any(|call| call["agent"] == *agent);
+    let is_kept = |call: &ScriptedCall<'_>| {
+        let has_started = match &call.tool["agent"] {
+            Value::Null => has_line(&call_log(&pair.windlass, call.id, call.name), "start "),
+            agent => was_asked(agent),
+        };
+        has_started
+            && ["call ", "output "].iter().all(|kind| {
+                has_line_of(&pair.windlass, kind, call.id) && !has_line_of(&pair.reference, kind, call.id)
+            })
+    };
+    let kept: Vec<String> = pair.calls().filter(is_kept).map(|call| call.id.to_owned()).collect();
+    let is_of_kept = |line: &str| is_call_line(line) && kept.iter().any(|id| id == line_call(line));
+    // The next run on the session sees them.
+    for call in pair.windlass["model_calls"].as_array_mut().into_iter().flatten() {
+        if let Some(input) = call["input"].as_array_mut() {
+            let last_user =
+                input.iter().rposition(|line| text(line).starts_with("user: ")).unwrap_or_default();
+            let mut at = 0;
+            input.retain(|line| {
+                at += 1;
+                at > last_user + 1 || !is_of_kept(text(line))
+            });
+        }
+    }
+    for id in kept {
+        forget_extra_history(pair, &id);
+        forget_turn_text(pair, &id);
+    }
+}
+
 /// A run with a limit of concurrent bodies asked a nested agent. In the reference every agent has its own limit. On
 /// Windlass a call may still wait for its permit when another one fails the run.
 pub(super) fn limit_covers_nested(pair: &mut OutcomePair) {

@@ -306,11 +306,11 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
             let message = Some(Arc::new(Item::assistant("handled")));
             JournalEntry::RunFinished(RunFinished { output: "handled".to_owned(), message })
         }
-        "fail" => JournalEntry::RunFailed(RunFailed {
-            failure: RunFailure::ModelRequestFailed { message: "gone".to_owned() },
-        }),
+        "fail" => JournalEntry::RunFailed(RunFailed::new(RunFailure::ModelRequestFailed {
+            message: "gone".to_owned(),
+        })),
         // The run around this one, or that around it, fails.
-        "fail_outer" => JournalEntry::RunFailed(RunFailed { failure: outer_failure(rest[0]) }),
+        "fail_outer" => JournalEntry::RunFailed(RunFailed::new(outer_failure(rest[0]))),
         "settle_outer" => {
             let settled = CallSettled::new(call(), CallStatus::Cancelled, "stopped");
             JournalEntry::CallSettled(CallSettled {
@@ -318,9 +318,9 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
                 ..settled
             })
         }
-        "trip" => JournalEntry::RunFailed(RunFailed {
-            failure: RunFailure::OutputGuardrailTripped { guardrail: "g".to_owned() },
-        }),
+        "trip" => JournalEntry::RunFailed(RunFailed::new(RunFailure::OutputGuardrailTripped {
+            guardrail: "g".to_owned(),
+        })),
         "cancel" => JournalEntry::RunCancelled(RunCancelled::default()),
         other => panic!("`{other}` is no verb"),
     }
@@ -359,6 +359,7 @@ pub(crate) fn model_response(run: &Run, items: Vec<Item>, after: ToolUsePolicyKi
         model,
         attempts: 1,
         requested_at: None,
+        finish_reason: None,
     };
     JournalEntry::ModelResponded(answered.into())
 }

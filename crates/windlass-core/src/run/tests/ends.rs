@@ -228,6 +228,38 @@ fn a_session_keeps_what_was_done() {
             "call c2, output c2 failed",
         ),
         ("stop_on_first c1:look; start c1; settle c1 succeeded; trip", "call c1, output c1 failed"),
+        // So are those whose effect is unknown: the next run on the session must not repeat them blindly.
+        ("answer c1:send c2:look; start c1; settle_and_end c2 failed; fail", "call c1, output c1 failed"),
+        (
+            "answer c1:send c2:look; start c1; settle_and_end c2 failed; settle c1 cancelled; fail",
+            "call c1, output c1 failed",
+        ),
+        ("answer c1:print c2:look; start c1; settle_and_end c2 failed; fail", "call c1, output c1 failed"),
+        ("answer c1:send c2:look; start c1; settle_and_end c1 failed; fail", "call c1, output c1 failed"),
+        (
+            "answer c1:send c2:look; start c1; settle_and_end c1 left_running; fail",
+            "call c1, output c1 failed",
+        ),
+        (
+            "answer c1:send c2:look; start c1; doubt c1; settle_and_end c2 failed; fail",
+            "call c1, output c1 failed",
+        ),
+        (
+            "answer c1:send c2:look; start c1; doubt c1; happened c1; settle_and_end c2 failed; fail",
+            "call c1, output c1 failed",
+        ),
+        ("answer c1:send c2:look; start c1; doubt c1; did_not_happen c1; settle_and_end c2 failed; fail", ""),
+        ("answer c1:send c2:look; start c1; ask c1; settle_and_end c2 failed; fail", ""),
+        // An agent may have done what its calls did.
+        (
+            "answer c1:books c2:look; start c1; c1/ nest; c1/ answer n1:send; c1/ start n1; \
+             c1/ settle n1 succeeded; settle_and_end c2 failed; settle c1 cancelled; fail",
+            "call c1, output c1 failed",
+        ),
+        (
+            "answer c1:books c2:look; start c1; c1/ nest; settle_and_end c2 failed; settle c1 cancelled; fail",
+            "",
+        ),
     ];
     for (script, expected) in cases {
         assert_eq!(kept(script), expected, "{script}");
@@ -235,9 +267,9 @@ fn a_session_keeps_what_was_done() {
 }
 
 #[test]
-fn a_run_that_ends_says_of_withheld_outputs_that_the_calls_were_executed() {
-    use crate::run::model_text::{CANCELLED, OUTPUT_NOT_CHECKED};
-    let open = "answer c1:look c2:look; start c1; end_body c1 succeeded; start c2";
+fn a_run_that_ends_says_what_is_known_of_the_effects_of_its_calls() {
+    use crate::run::model_text::{CANCELLED, EFFECT_UNKNOWN, OUTPUT_NOT_CHECKED};
+    let open = "answer c1:look c2:look c3:send c4:send; start c1; end_body c1 succeeded; start c2; start c3";
     for end in ["cancel", "fail", "trip"] {
         let run = play_script(&format!("{open}; {end}"));
         let texts: Vec<String> = run
@@ -248,7 +280,7 @@ fn a_run_that_ends_says_of_withheld_outputs_that_the_calls_were_executed() {
                 _ => None,
             })
             .collect();
-        assert_eq!(texts, [OUTPUT_NOT_CHECKED, CANCELLED], "{end}");
+        assert_eq!(texts, [OUTPUT_NOT_CHECKED, CANCELLED, EFFECT_UNKNOWN, CANCELLED], "{end}");
         assert!(run.withheld_calls().is_empty(), "{end}");
     }
 }

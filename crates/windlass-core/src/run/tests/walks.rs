@@ -76,7 +76,7 @@ fn possible_entries(
 ) -> WalkOptions {
     let mut found = WalkOptions::new();
     let mut add = |entry| found.push((path.to_vec(), entry));
-    let fail = |failure| JournalEntry::RunFailed(RunFailed { failure });
+    let fail = |failure| JournalEntry::RunFailed(RunFailed::new(failure));
     match run.next() {
         RunAction::RequestModel { agent, .. } => {
             let failed =
@@ -330,12 +330,12 @@ fn external_entries() -> Vec<JournalEntry> {
             mac: None,
         }),
         JournalEntry::RunCancelled(RunCancelled::default()),
-        JournalEntry::RunFailed(RunFailed {
-            failure: RunFailure::ModelRequestFailed { message: "gone".to_owned() },
-        }),
-        JournalEntry::RunFailed(RunFailed {
-            failure: RunFailure::InputGuardrailTripped { guardrail: "g".to_owned() },
-        }),
+        JournalEntry::RunFailed(RunFailed::new(RunFailure::ModelRequestFailed {
+            message: "gone".to_owned(),
+        })),
+        JournalEntry::RunFailed(RunFailed::new(RunFailure::InputGuardrailTripped {
+            guardrail: "g".to_owned(),
+        })),
         JournalEntry::CallEndedLate(CallEndedLate {
             call: "k1".into(),
             status: CallStatus::Failed,

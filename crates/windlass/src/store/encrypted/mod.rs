@@ -49,14 +49,14 @@ impl EncryptedStore {
     }
 
     fn seal_writes(&self, writes: DerivedWrites) -> Result<DerivedWrites, StoreError> {
-        let DerivedWrites { mut sessions, mut receipts } = writes;
+        let DerivedWrites { mut sessions, mut receipts, is_status_deferred } = writes;
         for write in &mut sessions {
             write.items = seal_items(&self.keys, &session_place(write.session.as_str()), &write.items)?;
         }
         for write in &mut receipts {
             write.output = seal_output(&self.keys, &receipt_place(&write.key), &write.output)?;
         }
-        Ok(DerivedWrites { sessions, receipts })
+        Ok(DerivedWrites { sessions, receipts, is_status_deferred })
     }
 }
 

@@ -18,7 +18,8 @@ use crate::session::{SessionClaim, SessionFence, SessionWrite};
 use crate::store::query::{StartSession, session_of_first_line};
 use crate::store::{HISTORY_ARTEFACT, Lease, SessionHolder, StoredLease};
 
-/// Records the items that a new run refers to, and holds the session for it.
+/// Records the items that a new run refers to, and holds the session for it. The position of a forgotten run of the same
+/// id is not its own.
 pub(super) fn begin_run(
     db: &Connection,
     lease: &Lease,
@@ -37,6 +38,8 @@ pub(super) fn begin_run(
     if from_sql_integer(row.version)? != reference.version {
         return Err(StoreError::session_changed(&reference.session).into());
     }
+    let forget = "DELETE FROM session_runs WHERE session = ?1 AND run = ?2";
+    db.prepare_cached(forget)?.execute(params![row.id, lease.run.as_str()])?;
     let insert = "INSERT INTO history_references (session, run, first, last) VALUES (?1, ?2, ?3, ?4)";
     let mut insert = db.prepare_cached(insert)?;
     for range in &reference.ranges {

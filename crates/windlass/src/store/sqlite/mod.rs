@@ -20,6 +20,7 @@ mod sessions;
 mod snapshots;
 mod warnings;
 mod withheld;
+mod work_hint;
 mod writer;
 mod writer_turn;
 
@@ -41,6 +42,7 @@ use self::file::{DatabaseFile, SqliteError};
 use self::reader::ReaderPool;
 use self::runs::OwnedLeaseClaim;
 pub use self::warnings::StoreWarning;
+use self::work_hint::WorkHint;
 use self::writer::{AckLevel, RequestSubject, SqliteWriter, WriteTx};
 use super::{
     ApproverPolicy, DeltaStore, DerivedWrites, Durability, FollowerRegistry, JournalReader, Lease,
@@ -86,6 +88,7 @@ const DEFAULT_SNAPSHOT_INTERVAL: u64 = 256;
 #[derive(Debug)]
 pub struct SqliteStore {
     // Dropped before the writer: the last connection to close runs the checkpoint, and must be able to write.
+    work_hint: WorkHint,
     readers: ReaderPool,
     writer: Option<SqliteWriter>,
     file: Arc<DatabaseFile>,
@@ -93,8 +96,6 @@ pub struct SqliteStore {
     snapshot_interval: u64,
     warnings: Vec<StoreWarning>,
     mac_keys: Option<Arc<MacKeyring>>,
-    /// Hints for the workers of this process.
-    work_hint: tokio::sync::Notify,
     approvers: Option<Arc<ApproverPolicy>>,
     followers: FollowerRegistry,
 }
@@ -135,6 +136,7 @@ impl SqliteStore {
         };
         let snapshot_interval = DEFAULT_SNAPSHOT_INTERVAL;
         Ok(Self {
+            work_hint: WorkHint::new(&file),
             readers,
             writer,
             file,
@@ -142,7 +144,6 @@ impl SqliteStore {
             snapshot_interval,
             warnings,
             mac_keys: None,
-            work_hint: tokio::sync::Notify::new(),
             approvers: None,
             followers: FollowerRegistry::for_all_processes(),
         })
@@ -155,16 +156,15 @@ impl SqliteStore {
         let readers = ReaderPool::start_salvage(&file)?;
         // No run is driven from a damaged file, so nothing needs the id.
         let (store_id, snapshot_interval) = (String::new(), DEFAULT_SNAPSHOT_INTERVAL);
-        let (warnings, work_hint) = (Vec::new(), tokio::sync::Notify::new());
         Ok(Self {
+            work_hint: WorkHint::new(&file),
             readers,
             writer: None,
             file,
             store_id,
             snapshot_interval,
-            warnings,
+            warnings: Vec::new(),
             mac_keys: None,
-            work_hint,
             approvers: None,
             followers: FollowerRegistry::for_all_processes(),
         })
@@ -438,7 +438,7 @@ impl Store for SqliteStore {
                 return Err(self.no_writer_error(&RequestSubject::Run(owned.run)));
             };
             let append = move |desk: &mut WriteTx<'_>| {
-                runs::append_journal(desk, &owned, at, &lines)?;
+                runs::append_journal(desk, &owned, at, &lines, writes.end_status(&lines))?;
                 writes
                     .sessions
                     .iter()
@@ -565,7 +565,7 @@ impl Store for SqliteStore {
         });
         async move {
             written.await?;
-            self.work_hint.notify_waiters();
+            self.work_hint.give();
             Ok(())
         }
         .boxed()

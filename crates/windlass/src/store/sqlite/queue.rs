@@ -13,8 +13,8 @@ use super::{from_json_text, from_sql_integer, from_sql_time, to_json_text, to_sq
 use crate::error::{StoreError, StoreErrorKind};
 use crate::fleet::{
     FairShares, LaneCandidate, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState, ReadyLane,
-    RunDeparture, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest, choose_fairly,
-    worker_of_owner,
+    ReadyRunsQuery, RunDeparture, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest,
+    choose_fairly, worker_of_owner,
 };
 use crate::store::StoredLease;
 
@@ -217,6 +217,7 @@ pub(super) fn take_work(db: &Connection, request: &WorkRequest) -> Result<TakenW
     wake_due_runs(db, request.now)?;
     let lanes = match (request.limit, &request.only) {
         (0, _) => Vec::new(),
+        (_, Some(run)) if request.held.iter().flatten().any(|held| held == run) => Vec::new(),
         (_, Some(run)) => named_lane(db, request, run)?.into_iter().collect(),
         (_, None) => ready_lanes(db, request)?,
     };
@@ -250,6 +251,14 @@ fn next_position(db: &Connection) -> Result<i64, SqliteError> {
     let next = "INSERT INTO queue_shares (scope, name, time) VALUES ('positions', '', 1)
         ON CONFLICT (scope, name) DO UPDATE SET time = time + 1 RETURNING time";
     Ok(db.prepare_cached(next)?.query_row([], |row| row.get(0))?)
+}
+
+/// Returns the last position that was given to a run, and true if a run is ready.
+pub(super) fn last_position(db: &Connection) -> Result<(i64, bool), SqliteError> {
+    let select =
+        "SELECT coalesce((SELECT time FROM queue_shares WHERE scope = 'positions' AND name = ''), 0),
+        EXISTS (SELECT 1 FROM queue WHERE state = 'ready')";
+    Ok(db.prepare_cached(select)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?)
 }
 
 /// Loads the runs that a worker has taken.
@@ -317,7 +326,9 @@ fn ready_lanes(db: &Connection, request: &WorkRequest) -> Result<Vec<ReadyLane>,
     let first_lane = "SELECT tenant, agent FROM queue WHERE state = 'ready' ORDER BY tenant, agent LIMIT 1";
     let candidates = "SELECT run, priority FROM queue WHERE state = 'ready' AND tenant = ?1 AND agent = ?2
         AND NOT EXISTS (SELECT 1 FROM queue_refusals WHERE queue_refusals.run = queue.run AND build = ?3)
+        AND run NOT IN (SELECT value FROM json_each(?5))
         ORDER BY priority DESC, ready, id LIMIT ?4";
+    let held = to_json_text(&request.held.iter().flatten().map(RunId::as_str).collect::<Vec<_>>())?;
     let read_lane = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
     let mut lanes = Vec::new();
     let mut lane = db.prepare_cached(first_lane)?.query_row([], read_lane).optional()?;
@@ -326,7 +337,7 @@ fn ready_lanes(db: &Connection, request: &WorkRequest) -> Result<Vec<ReadyLane>,
             let mut ready = Vec::new();
             loop {
                 let mut select = db.prepare_cached(candidates)?;
-                let values = params![tenant, agent, offer.build, request.limit];
+                let values = params![tenant, agent, offer.build, request.limit, held];
                 let found = select
                     .query_map(values, |row| Ok(LaneCandidate { run: row.get(0)?, priority: row.get(1)? }))?;
                 let found = found.collect::<Result<Vec<_>, _>>()?;
@@ -465,25 +476,30 @@ pub(super) fn revive_run(db: &Connection, run: &RunId) -> Result<(), SqliteError
 }
 
 /// Lists runs that are ready, and runs whose wake-up time has come.
-pub(super) fn list_ready_runs(
-    db: &Connection,
-    now: Timestamp,
-    limit: u32,
-) -> Result<Vec<RunId>, SqliteError> {
+pub(super) fn list_ready_runs(db: &Connection, query: &ReadyRunsQuery) -> Result<Vec<RunId>, SqliteError> {
+    let except = to_json_text(&query.except.iter().map(RunId::as_str).collect::<Vec<_>>())?;
     let mut runs = Vec::new();
-    let ready = "SELECT run FROM queue WHERE state = 'ready' LIMIT ?1";
-    let mut ready = db.prepare_cached(ready)?;
-    let mut rows = ready.query([limit])?;
-    while let Some(row) = rows.next()? {
-        runs.push(RunId::from(row.get::<_, String>(0)?));
+    for offer in &query.offers {
+        let is_taken = "agent = ?1 AND run NOT IN (SELECT value FROM json_each(?3))
+            AND NOT EXISTS (SELECT 1 FROM queue_refusals WHERE queue_refusals.run = queue.run AND build = ?2)";
+        let ready = format!(
+            "SELECT run FROM queue WHERE state = 'ready' AND {is_taken}
+            UNION ALL SELECT run FROM queue WHERE wake <= ?4 AND {is_taken} LIMIT ?5"
+        );
+        let mut select = db.prepare_cached(&ready)?;
+        let left = usize::try_from(query.limit).unwrap_or(usize::MAX) - runs.len();
+        let values = params![
+            offer.agent.as_str(),
+            offer.build,
+            except,
+            to_sql_time(query.now),
+            left.min(1 << 30) as i64
+        ];
+        let mut rows = select.query(values)?;
+        while let Some(row) = rows.next()? {
+            runs.push(RunId::from(row.get::<_, String>(0)?));
+        }
     }
-    let due = "SELECT run FROM queue WHERE wake <= ?1 ORDER BY wake LIMIT ?2";
-    let mut due = db.prepare_cached(due)?;
-    let mut rows = due.query(params![to_sql_time(now), limit])?;
-    while let Some(row) = rows.next()? {
-        runs.push(RunId::from(row.get::<_, String>(0)?));
-    }
-    runs.truncate(limit as usize);
     Ok(runs)
 }
 

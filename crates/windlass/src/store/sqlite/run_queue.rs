@@ -8,8 +8,8 @@ use super::runs::OwnedLeaseClaim;
 use super::writer::{AckLevel, RequestSubject};
 use super::{SqliteStore, queue, schedules};
 use crate::fleet::{
-    QueueOrder, QueuedRun, RunDeparture, RunQueue, RunSchedule, RunSubmission, StoredSchedule, SubmitResult,
-    TakenWork, WorkRequest,
+    QueueOrder, QueuedRun, ReadyRunsQuery, RunDeparture, RunQueue, RunSchedule, RunSubmission,
+    StoredSchedule, SubmitResult, TakenWork, WorkRequest,
 };
 use crate::store::{LeaseClaim, StoreFuture, StoredLease};
 
@@ -18,7 +18,7 @@ impl SqliteStore {
     fn hint_after<'a, T: Send + 'a>(&'a self, write: StoreFuture<'static, T>) -> StoreFuture<'a, T> {
         async move {
             let value = write.await?;
-            self.work_hint.notify_waiters();
+            self.work_hint.give();
             Ok(value)
         }
         .boxed()
@@ -106,8 +106,9 @@ impl RunQueue for SqliteStore {
         self.readers.run_read(RequestSubject::Run(run.clone()), move |db| queue::load_queued_run(db, &run))
     }
 
-    fn list_ready_runs(&self, now: Timestamp, limit: u32) -> StoreFuture<'_, Vec<RunId>> {
-        self.readers.run_read(RequestSubject::Store, move |db| queue::list_ready_runs(db, now, limit))
+    fn list_ready_runs<'a>(&'a self, query: &'a ReadyRunsQuery) -> StoreFuture<'a, Vec<RunId>> {
+        let query = query.clone();
+        self.readers.run_read(RequestSubject::Store, move |db| queue::list_ready_runs(db, &query))
     }
 
     fn list_queued_runs<'a>(
@@ -151,6 +152,6 @@ impl RunQueue for SqliteStore {
     }
 
     fn wait_for_work(&self) -> BoxFuture<'_, ()> {
-        self.work_hint.notified().boxed()
+        self.work_hint.wait()
     }
 }

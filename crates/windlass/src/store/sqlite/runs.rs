@@ -55,7 +55,7 @@ pub(super) fn create_run(
     let lease = Lease { run: run.clone(), owner: by.owner.clone(), epoch: 1 };
     if let Some(first) = lines.first() {
         let id = desk.db.last_insert_rowid();
-        append_journal(desk, &lease, 0, lines)?;
+        append_journal(desk, &lease, 0, lines, end_of_run(lines))?;
         history::begin_run(desk.db, &lease, id, first, imported_history)?;
     }
     Ok(lease)
@@ -182,6 +182,7 @@ pub(super) fn append_journal(
     lease: &Lease,
     at: u64,
     lines: &[JournalLine],
+    end: Option<(RunStatus, Timestamp)>,
 ) -> Result<(), SqliteError> {
     let (id, next) = find_owned_run(desk.db, lease)?;
     if next != at {
@@ -203,7 +204,7 @@ pub(super) fn append_journal(
     }
     let records = to_sql_integer(at + lines.len() as u64)?;
     desk.db.prepare_cached("UPDATE runs SET records = ?2 WHERE id = ?1")?.execute([id, records])?;
-    match end_of_run(lines) {
+    match end {
         Some((status, at)) => set_status_of_row(desk.db, id, status, at),
         None => Ok(()),
     }

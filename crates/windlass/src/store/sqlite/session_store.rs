@@ -57,6 +57,18 @@ impl SessionStore for SqliteStore {
         })
     }
 
+    fn list_run_positions<'a>(
+        &'a self,
+        session: &'a SessionId,
+        after: Option<&'a RunId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<(RunId, u64)>, StoreError>> {
+        let (session, after) = (session.clone(), after.cloned());
+        self.readers.run_read(RequestSubject::Session(session.clone()), move |db| {
+            sessions::list_run_positions(db, &session, after.as_ref(), limit)
+        })
+    }
+
     fn replace_items<'a>(
         &'a self,
         session: &'a SessionId,

@@ -131,6 +131,23 @@ pub(super) fn run_position(db: &Connection, session: &SessionId, run: &RunId) ->
     position.optional()?.map_or(Ok(0), from_sql_integer)
 }
 
+pub(super) fn list_run_positions(
+    db: &Connection,
+    session: &SessionId,
+    after: Option<&RunId>,
+    limit: u32,
+) -> Result<Vec<(RunId, u64)>, SqliteError> {
+    let select = "SELECT run, position FROM session_runs JOIN sessions ON sessions.id = session_runs.session
+        WHERE sessions.name = ?1 AND (?2 IS NULL OR run > ?2) ORDER BY run LIMIT ?3";
+    let mut select = db.prepare_cached(select)?;
+    let mut rows = select.query(params![session.as_str(), after.map(RunId::as_str), limit])?;
+    let mut positions = Vec::new();
+    while let Some(row) = rows.next()? {
+        positions.push((RunId::from(row.get::<_, String>(0)?), from_sql_integer(row.get(1)?)?));
+    }
+    Ok(positions)
+}
+
 pub(super) fn replace_items(
     db: &Connection,
     session: &SessionId,
