@@ -21,6 +21,7 @@ mod convert;
 mod database;
 mod decisions;
 mod deltas;
+mod hints;
 mod history;
 mod place;
 mod queue;
@@ -33,7 +34,6 @@ mod session_store;
 mod store;
 mod tls;
 mod value;
-mod work_hint;
 mod work_queue;
 
 use std::sync::Arc;
@@ -47,8 +47,8 @@ use windlass::store::{ApproverPolicy, FollowerRegistry, RestoreReport, mark_rest
 use crate::append::AppendQueue;
 use crate::blocking_reader::BlockingReader;
 use crate::database::{Database, PgError};
+use crate::hints::StoreHints;
 use crate::session_appends::SessionAppends;
-use crate::work_hint::WorkHint;
 
 /// Default schema of the tables.
 const DEFAULT_SCHEMA: &str = "windlass";
@@ -70,7 +70,7 @@ pub struct PostgresStore {
     snapshot_interval: u64,
     mac_keys: Option<Arc<MacKeyring>>,
     approvers: Option<Arc<ApproverPolicy>>,
-    work_hint: WorkHint,
+    hints: StoreHints,
     followers: FollowerRegistry,
 }
 
@@ -160,7 +160,7 @@ impl PostgresStore {
         let store_id = schema::open_schema(&database).await?;
         let appends = AppendQueue::start(database.clone());
         let session_appends = SessionAppends::start(database.clone());
-        let work_hint = WorkHint::start(database.clone());
+        let hints = StoreHints::start(database.clone());
         let reader = Arc::new(BlockingReader::new(database.clone()));
         Ok(Self {
             database,
@@ -171,7 +171,7 @@ impl PostgresStore {
             snapshot_interval,
             mac_keys: None,
             approvers: None,
-            work_hint,
+            hints,
             followers: FollowerRegistry::for_all_processes(),
         })
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, FutureExt};
 use windlass::core::authenticity::MacKeyring;
 use windlass::core::id::{AgentName, CallPath, RunId, SessionId, Timestamp};
 use windlass::core::item::{Item, OutputContent};
@@ -223,7 +223,7 @@ impl Store for PostgresStore {
                 posted.clone(),
                 record_count
             ));
-            self.work_hint.give();
+            self.hints.give_decision(run);
             result
         }
         .boxed()
@@ -244,6 +244,10 @@ impl Store for PostgresStore {
             transact!(self.database, TransactionMode::Reading, |db| decisions::posted_decisions(db, run))
         }
         .boxed()
+    }
+
+    fn wait_for_decision(&self, run: &RunId) -> BoxFuture<'static, ()> {
+        self.hints.wait_for_decision(run)
     }
 
     fn claim_receipt<'a>(

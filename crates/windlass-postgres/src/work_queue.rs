@@ -20,7 +20,7 @@ impl RunQueue for PostgresStore {
     ) -> StoreFuture<'a, SubmitResult> {
         async move {
             let result = transact!(self.database, |db| queue::submit_run(db, submission, now));
-            self.work_hint.give();
+            self.hints.give_work();
             result
         }
         .boxed()
@@ -42,7 +42,7 @@ impl RunQueue for PostgresStore {
     ) -> StoreFuture<'a, ()> {
         async move {
             let result = transact!(self.database, |db| queue::retire_worker(db, worker, abandoned));
-            self.work_hint.give();
+            self.hints.give_work();
             result
         }
         .boxed()
@@ -63,7 +63,7 @@ impl RunQueue for PostgresStore {
             let result = transact!(self.database, |db| queue::leave_run(db, departure));
             // A run that stays where it is needs no worker now; one that was woken meanwhile is found by polling.
             if matches!(departure.next, NextStep::Ready | NextStep::Decline { .. }) {
-                self.work_hint.give();
+                self.hints.give_work();
             }
             result
         }
@@ -74,7 +74,7 @@ impl RunQueue for PostgresStore {
         async move {
             let result =
                 transact!(self.database, TransactionMode::Once, |db| queue::post_order(db, run, order));
-            self.work_hint.give();
+            self.hints.give_work();
             result
         }
         .boxed()
@@ -83,7 +83,7 @@ impl RunQueue for PostgresStore {
     fn revive_run<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, ()> {
         async move {
             let result = transact!(self.database, |db| queue::revive_run(db, run));
-            self.work_hint.give();
+            self.hints.give_work();
             result
         }
         .boxed()
@@ -136,6 +136,6 @@ impl RunQueue for PostgresStore {
     }
 
     fn wait_for_work(&self) -> BoxFuture<'_, ()> {
-        self.work_hint.wait()
+        self.hints.wait_for_work()
     }
 }

@@ -164,7 +164,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let is_nested = !self.scope.is_outermost();
         let mut decisions = match is_nested {
             true => self.shared.decisions.subscribe(),
-            false => DecisionSignal::poll_store(),
+            false => DecisionSignal::poll_store(self.shared.journal.ownership()),
         };
         let mut drain: Option<Pin<Box<Sleep>>> = None;
         let mut aborted = None;

@@ -16,10 +16,10 @@ use windlass_core::{
 use super::memory_queue::MemoryQueue;
 use super::query::{StartSession, end_of_run, session_of_first_line};
 use super::{
-    ApproverPolicy, DeltaPosition, DeltaStore, DerivedWrites, Durability, FollowerRegistry, HISTORY_ARTEFACT,
-    JournalReader, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, ReceiptWrite, RunQuery,
-    RunStatus, SessionHolder, SnapshotSegments, Store, StoreFuture, StoredLease, StoredReceipt, StoredRun,
-    StoredSnapshot,
+    ApproverPolicy, DecisionHints, DeltaPosition, DeltaStore, DerivedWrites, Durability, FollowerRegistry,
+    HISTORY_ARTEFACT, JournalReader, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey,
+    ReceiptWrite, RunQuery, RunStatus, SessionHolder, SnapshotSegments, Store, StoreFuture, StoredLease,
+    StoredReceipt, StoredRun, StoredSnapshot,
 };
 use crate::error::{StoreError, StoreErrorKind};
 use crate::session::log::SessionLogs;
@@ -32,6 +32,7 @@ pub struct MemoryStore {
     state: Arc<Mutex<MemoryState>>,
     mac_keys: Option<Arc<MacKeyring>>,
     pub(super) work_hint: Arc<tokio::sync::Notify>,
+    decision_hints: DecisionHints,
     approvers: Option<Arc<ApproverPolicy>>,
     pub(super) followers: FollowerRegistry,
 }
@@ -44,6 +45,7 @@ impl Default for MemoryStore {
             mac_keys: None,
             approvers: None,
             work_hint: Arc::default(),
+            decision_hints: DecisionHints::default(),
             followers: FollowerRegistry::for_this_process(),
         }
     }
@@ -579,6 +581,7 @@ impl Store for MemoryStore {
             }
             kept.queue.signal_run(run);
             self.work_hint.notify_waiters();
+            self.decision_hints.give(run);
             Ok(())
         })
     }
@@ -598,6 +601,10 @@ impl Store for MemoryStore {
 
     fn posted_decisions<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<PostedDecision>> {
         self.ready_result(|kept| Ok(kept.runs.get(run).map(|run| run.inbox.clone()).unwrap_or_default()))
+    }
+
+    fn wait_for_decision(&self, run: &RunId) -> BoxFuture<'static, ()> {
+        self.decision_hints.wait(run)
     }
 
     fn claim_receipt<'a>(

@@ -7,6 +7,7 @@
 
 mod approvers;
 mod authentic;
+mod decision_hints;
 mod deltas;
 mod encrypted;
 mod event_feed;
@@ -32,6 +33,7 @@ mod wrapper;
 pub use approvers::{ApproverPolicy, ApproverRules, ApproverSigner};
 pub use authentic::{PostedDecisions, RefusedDecision, load_posted_decisions};
 pub(crate) use authentic::{authenticate_snapshot, check_posted};
+pub use decision_hints::DecisionHints;
 pub use deltas::{
     DeltaBatch, DeltaContent, DeltaFeed, DeltaOrigin, DeltaPosition, DeltaStore, FollowerRegistry, LiveDelta,
     StoredFollower,
@@ -67,7 +69,7 @@ pub(crate) use lease_observer::{AcquiredLease, LeaseWatch, acquire_lease, poll_i
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt};
 use serde::{Deserialize, Serialize};
 use windlass_core::{
     authenticity::{MacKeyring, MessageMac},
@@ -392,6 +394,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the decisions that were posted for a run, oldest first.
     fn posted_decisions<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<PostedDecision>>;
+
+    /// Waits for a hint that a decision about a run was posted, by any process. A hint counts that is given after this
+    /// call, also before the future is polled. Hints may be missing or needless: drivers also look for decisions at
+    /// intervals. The default never resolves; [`DecisionHints`] keeps the waits of a process.
+    fn wait_for_decision(&self, _run: &RunId) -> BoxFuture<'static, ()> {
+        std::future::pending().boxed()
+    }
 
     /// Returns the receipt of an identical idempotent call, or claims the right to execute it. A receipt that has expired
     /// is no answer; from then on the generation of its key is higher by one, also if the store deletes the output.

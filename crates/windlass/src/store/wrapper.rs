@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use windlass_core::{
     authenticity::MacKeyring,
     id::{AgentName, CallPath, RunId, SessionId, Timestamp},
@@ -282,6 +283,11 @@ pub trait StoreWrapper: Send + Sync + 'static {
         self.wrap_operation(move || self.inner().posted_decisions(run))
     }
 
+    /// Forwards [`Store::wait_for_decision`].
+    fn wait_for_decision(&self, run: &RunId) -> BoxFuture<'static, ()> {
+        self.inner().wait_for_decision(run)
+    }
+
     /// Forwards [`Store::claim_receipt`].
     fn claim_receipt<'a>(
         &'a self,
@@ -547,6 +553,10 @@ impl<W: StoreWrapper> Store for W {
 
     fn posted_decisions<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Vec<PostedDecision>> {
         StoreWrapper::posted_decisions(self, run)
+    }
+
+    fn wait_for_decision(&self, run: &RunId) -> BoxFuture<'static, ()> {
+        StoreWrapper::wait_for_decision(self, run)
     }
 
     fn claim_receipt<'a>(

@@ -1,5 +1,5 @@
-//! The wake-ups of a run's drivers for decisions about its held calls: the outermost driver looks for posted decisions at
-//! intervals, and announces recorded ones to the drivers of nested agents.
+//! The wake-ups of a run's drivers for decisions about its held calls: the outermost driver looks for posted decisions when
+//! the store hints at one, and at intervals, and announces recorded ones to the drivers of nested agents.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,8 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio::time::Sleep;
 
+use crate::journal::AppendTarget;
 use crate::lock_unpoisoned;
 
 /// First interval at which a driver with running calls looks for decisions about held ones. It doubles up to
@@ -33,9 +36,18 @@ pub(crate) struct SignalState {
 /// A driver's wait for decisions, during one turn.
 pub(crate) enum DecisionWatch {
     /// The outermost driver looks for decisions in the store.
-    Polls { timer: Option<Pin<Box<Sleep>>>, interval: Duration },
+    Polls(StorePoll),
     /// The driver of a nested agent waits for announcements.
     Listens { shared: Arc<SignalState>, seen: u64 },
+}
+
+/// The times at which the outermost driver looks for decisions.
+pub(crate) struct StorePoll {
+    /// None if the run has no store, in which decisions could be posted.
+    target: Option<Arc<AppendTarget>>,
+    hint: Option<BoxFuture<'static, ()>>,
+    timer: Option<Pin<Box<Sleep>>>,
+    interval: Duration,
 }
 
 impl DecisionSignal {
@@ -47,9 +59,9 @@ impl DecisionSignal {
         }
     }
 
-    /// Begins the wait of the outermost driver.
-    pub(crate) fn poll_store() -> DecisionWatch {
-        DecisionWatch::Polls { timer: None, interval: MIN_DECISION_POLL }
+    /// Begins the wait of the outermost driver. `target` is the run's store and lease.
+    pub(crate) fn poll_store(target: Option<Arc<AppendTarget>>) -> DecisionWatch {
+        DecisionWatch::Polls(StorePoll { target, hint: None, timer: None, interval: MIN_DECISION_POLL })
     }
 
     /// Begins the wait of a nested agent's driver.
@@ -64,17 +76,7 @@ impl DecisionWatch {
     /// a timer that runs already still ends.
     pub(crate) fn poll_due(&mut self, has_held_calls: bool, cx: &mut Context<'_>) -> bool {
         match self {
-            Self::Polls { timer, interval } => {
-                if timer.is_none() && has_held_calls {
-                    *timer = Some(Box::pin(tokio::time::sleep(*interval)));
-                    *interval = (*interval * 2).min(MAX_DECISION_POLL);
-                }
-                let is_due = timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready());
-                if is_due {
-                    *timer = None;
-                }
-                is_due
-            }
+            Self::Polls(poll) => poll.poll_due(has_held_calls, cx),
             Self::Listens { shared, seen } => {
                 // An announcement increases the count before it takes the wakers, so one of the two sees the other.
                 let mut wakers = lock_unpoisoned(&shared.wakers);
@@ -87,5 +89,32 @@ impl DecisionWatch {
                 is_due
             }
         }
+    }
+}
+
+impl StorePoll {
+    fn poll_due(&mut self, has_held_calls: bool, cx: &mut Context<'_>) -> bool {
+        let Some(target) = &self.target else { return false };
+        if has_held_calls && self.timer.is_none() {
+            self.timer = Some(Box::pin(tokio::time::sleep(self.interval)));
+            self.interval = (self.interval * 2).min(MAX_DECISION_POLL);
+        }
+        let wait = || target.store.wait_for_decision(&target.lease.run);
+        if has_held_calls && self.hint.is_none() {
+            self.hint = Some(wait());
+        }
+        let mut is_due = false;
+        if let Some(hint) = &mut self.hint
+            && hint.poll_unpin(cx).is_ready()
+        {
+            is_due = true;
+            // The next wait begins before the driver looks, so no decision is between the two.
+            *hint = wait();
+        }
+        if self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
+            is_due = true;
+            self.timer = None;
+        }
+        is_due
     }
 }

@@ -10,6 +10,13 @@ use super::{from_json_text, from_sql_integer, to_json_text, to_sql_integer};
 use crate::error::StoreError;
 use crate::store::{Lease, PostedDecision};
 
+/// Schema version 5: the order in which decisions were posted. A correction has a new position, so that the processes that
+/// watch the file see it.
+pub(super) const SCHEMA_V5: &str = "
+    ALTER TABLE inbox ADD COLUMN position INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX inbox_by_position ON inbox (position);
+";
+
 pub(super) fn post_decision(
     db: &Connection,
     run: &RunId,
@@ -48,9 +55,12 @@ pub(super) fn post_decision(
     // A decision that comes from another store keeps its revision.
     posted.decision.posted_revision = posted.decision.posted_revision.max(next);
     let body = to_json_text(&posted)?;
-    let write = "INSERT INTO inbox (run, path, attempt, hash, body) VALUES (?1, ?2, ?3, ?4, ?5)
-                 ON CONFLICT (run, path, attempt) DO UPDATE SET hash = excluded.hash, body = excluded.body";
-    db.prepare_cached(write)?.execute(params![id, path, posted.attempt, compute_checksum(&body), body])?;
+    let write = "INSERT INTO inbox (run, path, attempt, hash, body, position) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+        ON CONFLICT (run, path, attempt)
+        DO UPDATE SET hash = excluded.hash, body = excluded.body, position = excluded.position";
+    let position = last_position(db)? + 1;
+    let values = params![id, path, posted.attempt, compute_checksum(&body), body, position];
+    db.prepare_cached(write)?.execute(values)?;
     queue::signal_run(db, run)
 }
 
@@ -77,6 +87,21 @@ pub(super) fn posted_decisions(db: &Connection, run: &RunId) -> Result<Vec<Poste
         posted.push(from_json_text(&verify_checksum(&row.get(0)?, row.get::<_, String>(1)?)?)?);
     }
     Ok(posted)
+}
+
+/// Returns the position of the decision that was posted last; 0 if there is none.
+pub(super) fn last_position(db: &Connection) -> Result<i64, SqliteError> {
+    let select = "SELECT coalesce(max(position), 0) FROM inbox";
+    Ok(db.prepare_cached(select)?.query_row([], |row| row.get(0))?)
+}
+
+/// Returns the runs with decisions that were posted after this position.
+pub(super) fn runs_decided_after(db: &Connection, position: i64) -> Result<Vec<RunId>, SqliteError> {
+    let select =
+        "SELECT DISTINCT runs.name FROM inbox JOIN runs ON runs.id = inbox.run WHERE inbox.position > ?1";
+    let mut select = db.prepare_cached(select)?;
+    let runs = select.query_map([position], |row| Ok(RunId::from(row.get::<_, String>(0)?)))?;
+    Ok(runs.collect::<Result<_, _>>()?)
 }
 
 fn find_posted(

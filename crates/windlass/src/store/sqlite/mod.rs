@@ -6,6 +6,7 @@ mod decisions;
 mod deltas;
 mod file;
 mod forget;
+mod hints;
 mod history;
 mod queue;
 mod reader;
@@ -20,7 +21,6 @@ mod sessions;
 mod snapshots;
 mod warnings;
 mod withheld;
-mod work_hint;
 mod writer;
 mod writer_turn;
 
@@ -28,7 +28,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_core::{
@@ -39,10 +39,10 @@ use windlass_core::{
 };
 
 use self::file::{DatabaseFile, SqliteError};
+use self::hints::StoreHints;
 use self::reader::ReaderPool;
 use self::runs::OwnedLeaseClaim;
 pub use self::warnings::StoreWarning;
-use self::work_hint::WorkHint;
 use self::writer::{AckLevel, RequestSubject, SqliteWriter, WriteTx};
 use super::{
     ApproverPolicy, DeltaStore, DerivedWrites, Durability, FollowerRegistry, JournalReader, Lease,
@@ -88,7 +88,7 @@ const DEFAULT_SNAPSHOT_INTERVAL: u64 = 256;
 #[derive(Debug)]
 pub struct SqliteStore {
     // Dropped before the writer: the last connection to close runs the checkpoint, and must be able to write.
-    work_hint: WorkHint,
+    hints: StoreHints,
     readers: ReaderPool,
     writer: Option<SqliteWriter>,
     file: Arc<DatabaseFile>,
@@ -136,7 +136,7 @@ impl SqliteStore {
         };
         let snapshot_interval = DEFAULT_SNAPSHOT_INTERVAL;
         Ok(Self {
-            work_hint: WorkHint::new(&file),
+            hints: StoreHints::new(&file),
             readers,
             writer,
             file,
@@ -157,7 +157,7 @@ impl SqliteStore {
         // No run is driven from a damaged file, so nothing needs the id.
         let (store_id, snapshot_interval) = (String::new(), DEFAULT_SNAPSHOT_INTERVAL);
         Ok(Self {
-            work_hint: WorkHint::new(&file),
+            hints: StoreHints::new(&file),
             readers,
             writer: None,
             file,
@@ -558,14 +558,15 @@ impl Store for SqliteStore {
         posted: PostedDecision,
         record_count: u64,
     ) -> StoreFuture<'a, ()> {
-        let run = run.clone();
         let about = RequestSubject::Run(run.clone());
+        let of_run = run.clone();
         let written = self.submit_write(about, AckLevel::Synced, move |desk| {
-            decisions::post_decision(desk.db, &run, posted, record_count)
+            decisions::post_decision(desk.db, &of_run, posted, record_count)
         });
         async move {
             written.await?;
-            self.work_hint.give();
+            self.hints.give_work();
+            self.hints.give_decision(run);
             Ok(())
         }
         .boxed()
@@ -588,6 +589,10 @@ impl Store for SqliteStore {
         let run = run.clone();
         self.readers
             .run_read(RequestSubject::Run(run.clone()), move |db| decisions::posted_decisions(db, &run))
+    }
+
+    fn wait_for_decision(&self, run: &RunId) -> BoxFuture<'static, ()> {
+        self.hints.wait_for_decision(run)
     }
 
     fn claim_receipt<'a>(

@@ -18,7 +18,7 @@ impl SqliteStore {
     fn hint_after<'a, T: Send + 'a>(&'a self, write: StoreFuture<'static, T>) -> StoreFuture<'a, T> {
         async move {
             let value = write.await?;
-            self.work_hint.give();
+            self.hints.give_work();
             Ok(value)
         }
         .boxed()
@@ -152,6 +152,6 @@ impl RunQueue for SqliteStore {
     }
 
     fn wait_for_work(&self) -> BoxFuture<'_, ()> {
-        self.work_hint.wait()
+        self.hints.wait_for_work()
     }
 }

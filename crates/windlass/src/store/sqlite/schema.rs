@@ -9,7 +9,7 @@ pub(super) const APPLICATION_ID: i32 = 0x574E_444C;
 pub(super) const BACKUP_APPLICATION_ID: i32 = 0x574E_4442;
 
 /// Schema version that is written. This and all earlier versions can be read.
-pub(super) const SCHEMA_VERSION: i32 = 4;
+pub(super) const SCHEMA_VERSION: i32 = 5;
 
 /// Schema version 1.
 ///
@@ -155,6 +155,9 @@ pub(super) fn migrate_schema(db: &Connection) -> Result<(), rusqlite::Error> {
     if version < 4 {
         db.execute_batch(super::sessions::SCHEMA_V4)?;
         db.execute_batch(super::run_list::SCHEMA_V4)?;
+    }
+    if version < 5 {
+        db.execute_batch(super::decisions::SCHEMA_V5)?;
         db.pragma_update(None, "user_version", SCHEMA_VERSION)?;
     }
     Ok(())
@@ -173,6 +176,7 @@ pub(super) fn create_schema(db: &Connection) -> Result<(), rusqlite::Error> {
     db.execute_batch(super::schedules::SCHEMA_V3)?;
     db.execute_batch(super::sessions::SCHEMA_V4)?;
     db.execute_batch(super::run_list::SCHEMA_V4)?;
+    db.execute_batch(super::decisions::SCHEMA_V5)?;
     db.execute("INSERT INTO store (id, commits) VALUES (?1, 0)", [uuid::Uuid::now_v7().to_string()])?;
     db.pragma_update(None, "application_id", APPLICATION_ID)?;
     db.pragma_update(None, "user_version", SCHEMA_VERSION)
