@@ -20,7 +20,9 @@ pub(crate) async fn run(
         CliError::new(error.to_string())
             .with_hint("what was copied stays; the same command continues the migration")
     })?;
-    let driven: Vec<String> = report.driven_runs.iter().map(ToString::to_string).collect();
+    let driven = report.driven_runs.iter().map(|run| format!("run {run}"));
+    let held = report.held_sessions.iter().map(|session| format!("session {session}"));
+    let left: Vec<String> = driven.chain(held).collect();
     match term.output_format() {
         OutputFormat::Json => term.print_json(&json!({
             "type": "migration",
@@ -28,6 +30,7 @@ pub(crate) async fn run(
             "known_runs": report.known_runs,
             "driven_runs": report.driven_runs,
             "sessions": report.sessions,
+            "held_sessions": report.held_sessions,
             "receipts": report.receipts,
             "artefacts": report.artefacts,
         })),
@@ -44,9 +47,9 @@ pub(crate) async fn run(
             term.eprint_line("drive each run from one of the stores only: both would make the same calls");
         }
     }
-    if driven.is_empty() {
+    if left.is_empty() {
         return Ok(CommandExit::Success);
     }
-    Err(CliError::new(format!("these runs are being driven and were not copied: {}", driven.join(", ")))
+    Err(CliError::new(format!("these are being driven and were not copied: {}", left.join(", ")))
         .with_hint("the same command copies them when their drivers have stopped"))
 }

@@ -17,7 +17,7 @@ use crate::error::{StoreError, StoreErrorKind};
 /// and observed anew.
 const MAX_OBSERVED_LEASES: usize = 10_000;
 /// Longest interval between two looks at a lease.
-const MAX_POLL_INTERVAL: Duration = Duration::from_millis(500);
+pub(crate) const MAX_LEASE_POLL: Duration = Duration::from_millis(500);
 
 /// The leases that this process has seen, and since when. A lease whose owner, epoch and beat stay the same for its whole
 /// duration on this process's monotonic clock is abandoned, and so is one whose owner has provably died on this machine.
@@ -144,7 +144,7 @@ impl LeaseWatch {
 
 /// Returns the time until the next look at a lease that is abandoned after `remaining`.
 pub(crate) fn poll_interval(lease: &StoredLease, remaining: Duration) -> Duration {
-    remaining.min(lease.duration / 8).clamp(Duration::from_millis(1), MAX_POLL_INTERVAL)
+    remaining.min(lease.duration / 8).clamp(Duration::from_millis(1), MAX_LEASE_POLL)
 }
 
 /// A lease that was acquired.

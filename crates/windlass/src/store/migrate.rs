@@ -5,7 +5,8 @@
 //! under the lease of the source, so the target has every item of a run that it has.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use windlass_core::{
     id::{RunId, SessionId, Timestamp},
@@ -16,11 +17,13 @@ use windlass_core::{
 use super::open::{OpenRunError, load_history};
 use super::query::{StartSession, session_of_first_line};
 use super::{
-    DEFAULT_LEASE_DURATION, DerivedWrites, Durability, Lease, LeaseClaim, LeaseOwner, PostedDecision,
-    RunQuery, RunStatus, SnapshotSegments, Store, StoredReceipt, StoredRun, end_of_run, list_all_runs,
+    DEFAULT_LEASE_DURATION, DerivedWrites, Durability, Lease, LeaseClaim, LeaseObserver, LeaseOwner,
+    LeaseStanding, LeaseWatch, MAX_LEASE_POLL, PostedDecision, RunQuery, RunStatus, SnapshotSegments, Store,
+    StoredLease, StoredReceipt, StoredRun, end_of_run, list_all_runs,
 };
 use crate::clock::RunClock;
 use crate::error::{StoreError, StoreErrorKind};
+use crate::lock_unpoisoned;
 use crate::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite, export_items};
 
 /// Number of lines, receipts, positions or names that are copied at a time.
@@ -68,11 +71,13 @@ pub struct MigrationReport {
     pub copied_runs: Vec<RunId>,
     /// Runs that the target had completely.
     pub known_runs: Vec<RunId>,
-    /// Runs that somebody drives, in the source or in the target, or whose session a driver of the target holds. They were
-    /// not copied.
+    /// Runs that somebody drives, in the source or in the target, or whose session a driver of the target holds: a renewal
+    /// of the lease was seen. They were not copied.
     pub driven_runs: Vec<RunId>,
-    /// Number of sessions that the target has now.
+    /// Number of sessions of the source that the target has now.
     pub sessions: usize,
+    /// Sessions that a driver holds in the target: a renewal of the lease was seen. They were not copied.
+    pub held_sessions: Vec<SessionId>,
     /// Number of receipts that were copied.
     pub receipts: usize,
     /// Number of artefacts that were copied.
@@ -84,7 +89,8 @@ pub struct MigrationReport {
 /// receipts with their generations. The source is unchanged, except that epochs rise.
 ///
 /// Drivers of the source may go on meanwhile. Runs that are being driven are not copied; the report names them, and runs
-/// that began after the migration are not in it. Nobody drives a run in the target before the migration has ended. After
+/// that began after the migration are not in it. A lease that its driver, or an earlier migration, has left behind is taken
+/// over, at once or as soon as its duration has passed without a renewal. Nobody drives a run in the target before the migration has ended. After
 /// it a run must be driven from one of the stores only: each would do the same calls. Idempotency keys whose scope is the
 /// store are of the new store for calls that start there; a call that had started keeps its key.
 ///
@@ -101,24 +107,23 @@ pub async fn migrate_store(
         target,
         owner: LeaseOwner::for_new_driver().to_string(),
         clock: RunClock::start(),
+        run_leases: LeaseObserver::new(),
+        session_leases: Mutex::default(),
     };
-    let mut report =
-        MigrationReport { sessions: migration.copy_sessions().await?, ..MigrationReport::default() };
+    let mut report = MigrationReport::default();
+    let mut sessions = match source.sessions() {
+        Some(from) => from.list_sessions().await?,
+        None => Vec::new(),
+    };
+    migration.copy_sessions(&mut sessions, &mut report).await?;
     let mut runs = list_all_runs(source, RunQuery::default()).await?;
     // Oldest first: a fork comes after its origin.
     runs.reverse();
-    for stored in runs {
-        let list = match migration.copy_run(&stored, &mut report.artefacts).await {
-            Ok(true) => &mut report.copied_runs,
-            Ok(false) => &mut report.known_runs,
-            Err(MigrationError::Store(error))
-                if matches!(error.kind(), StoreErrorKind::LeaseHeld | StoreErrorKind::SessionBusy) =>
-            {
-                &mut report.driven_runs
-            }
-            Err(error) => return Err(error),
-        };
-        list.push(stored.run);
+    loop {
+        let of_runs = migration.copy_runs(&mut runs, &mut report).await?;
+        let of_sessions = migration.copy_sessions(&mut sessions, &mut report).await?;
+        let Some(next_look) = [of_runs, of_sessions].into_iter().flatten().min() else { break };
+        tokio::time::sleep(next_look.min(MAX_LEASE_POLL)).await;
     }
     // A run that was driven until its turn came may have left receipts since.
     report.receipts = copy_receipts(source, target).await?;
@@ -220,6 +225,10 @@ struct RunMigration<'a> {
     target: &'a dyn Store,
     owner: String,
     clock: RunClock,
+    /// The leases of runs, as they were seen.
+    run_leases: LeaseObserver,
+    /// The leases of sessions in the target, as they were seen.
+    session_leases: Mutex<BTreeMap<SessionId, LeaseWatch>>,
 }
 
 impl RunMigration<'_> {
@@ -227,18 +236,101 @@ impl RunMigration<'_> {
         LeaseClaim { owner: &self.owner, now: self.clock.now(), duration: DEFAULT_LEASE_DURATION }
     }
 
-    /// Copies the items of all sessions, and returns the number of sessions.
-    async fn copy_sessions(&self) -> Result<usize, MigrationError> {
-        let Some(from) = self.source.sessions() else { return Ok(0) };
-        let sessions = from.list_sessions().await?;
-        for session in &sessions {
-            match self.copy_session(session).await {
-                // It is copied with its runs, or they are named as driven.
-                Err(MigrationError::Store(error)) if error.kind() == StoreErrorKind::SessionBusy => {}
-                copied => copied?,
+    /// Acquires the lease of a run, if it is free or abandoned.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::LeaseHeld`] if somebody else has it, with the time until it is
+    /// abandoned if no renewal was seen.
+    async fn acquire_lease(&self, store: &dyn Store, run: &RunId) -> Result<Lease, StoreError> {
+        let abandoned = match self.run_leases.observe(store, run).await? {
+            LeaseStanding::Free => None,
+            LeaseStanding::Abandoned(lease) => Some(lease),
+            LeaseStanding::Held { lease, is_renewed: true, .. } => {
+                return Err(StoreError::lease_held(run, &lease.owner));
+            }
+            LeaseStanding::Held { lease, remaining, .. } => {
+                return Err(StoreError::lease_held(run, &lease.owner).with_retry_after(remaining));
+            }
+        };
+        store.acquire_lease(run, self.claim(), abandoned.as_ref()).await
+    }
+
+    /// Claims a session of the target, if it is free or abandoned.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::SessionBusy`] if somebody else holds it, with the time until it is
+    /// abandoned if no renewal was seen.
+    async fn claim_session(
+        &self,
+        to: &dyn SessionStore,
+        session: &SessionId,
+    ) -> Result<SessionFence, StoreError> {
+        let mut abandoned = None;
+        loop {
+            match to.claim_session(session, self.claim(), abandoned.as_ref()).await? {
+                SessionClaim::Granted => return Ok(SessionFence::Claim(self.owner.clone())),
+                SessionClaim::ProcessLocal => return Ok(SessionFence::Unheld),
+                SessionClaim::Held(held) => abandoned = Some(self.find_abandoned(session, held)?),
             }
         }
-        Ok(sessions.len())
+    }
+
+    /// Returns the lease of a session if it is abandoned.
+    fn find_abandoned(&self, session: &SessionId, held: StoredLease) -> Result<StoredLease, StoreError> {
+        let mut watches = lock_unpoisoned(&self.session_leases);
+        let busy = StoreError::session_busy_elsewhere(session, &held.owner);
+        match watches.entry(session.clone()).or_insert_with(LeaseWatch::new).look(held) {
+            LeaseStanding::Abandoned(lease) => Ok(lease),
+            LeaseStanding::Held { remaining, is_renewed: false, .. } => Err(busy.with_retry_after(remaining)),
+            LeaseStanding::Held { .. } | LeaseStanding::Free => Err(busy),
+        }
+    }
+
+    /// Copies runs. Those whose leases may be abandoned stay in the list, and the least time until one is abandoned is
+    /// returned.
+    async fn copy_runs(
+        &self,
+        runs: &mut Vec<StoredRun>,
+        report: &mut MigrationReport,
+    ) -> Result<Option<Duration>, MigrationError> {
+        let mut next_look = None;
+        for stored in std::mem::take(runs) {
+            let copied = self.copy_run(&stored, &mut report.artefacts).await;
+            match check_held(copied)? {
+                CopyResult::Copied(true) => report.copied_runs.push(stored.run),
+                CopyResult::Copied(false) => report.known_runs.push(stored.run),
+                CopyResult::Held => report.driven_runs.push(stored.run),
+                CopyResult::MayBeAbandoned(wait) => {
+                    next_look = next_look.into_iter().chain([wait]).min();
+                    runs.push(stored);
+                }
+            }
+        }
+        Ok(next_look)
+    }
+
+    /// Copies the items of sessions. Those whose leases may be abandoned stay in the list, and the least time until one is
+    /// abandoned is returned.
+    async fn copy_sessions(
+        &self,
+        sessions: &mut Vec<SessionId>,
+        report: &mut MigrationReport,
+    ) -> Result<Option<Duration>, MigrationError> {
+        let mut next_look = None;
+        for session in std::mem::take(sessions) {
+            let copied = self.copy_session(&session).await;
+            match check_held(copied)? {
+                CopyResult::Copied(()) => report.sessions += 1,
+                CopyResult::Held => report.held_sessions.push(session),
+                CopyResult::MayBeAbandoned(wait) => {
+                    next_look = next_look.into_iter().chain([wait]).min();
+                    sessions.push(session);
+                }
+            }
+        }
+        Ok(next_look)
     }
 
     /// Copies the items of a session that the target lacks, and the positions of its runs. Nobody else appends to it in the
@@ -249,13 +341,7 @@ impl RunMigration<'_> {
         if MissingItems::find((from, to), session).await?.is_empty() {
             return Ok(());
         }
-        let fence = match to.claim_session(session, self.claim(), None).await? {
-            SessionClaim::Granted => SessionFence::Claim(self.owner.clone()),
-            SessionClaim::ProcessLocal => SessionFence::Unheld,
-            SessionClaim::Held(held) => {
-                return Err(StoreError::session_busy_elsewhere(session, &held.owner).into());
-            }
-        };
+        let fence = self.claim_session(to, session).await?;
         let copied = self.copy_missing_items((from, to), session, fence).await;
         let released = to.release_session(session, &self.owner).await;
         copied?;
@@ -281,7 +367,7 @@ impl RunMigration<'_> {
 
     /// Copies a run under the leases of both stores. Returns false if the target had all of it.
     async fn copy_run(&self, stored: &StoredRun, artefacts: &mut usize) -> Result<bool, MigrationError> {
-        let from = self.source.acquire_lease(&stored.run, self.claim(), None).await?;
+        let from = self.acquire_lease(self.source, &stored.run).await?;
         let copied = self.copy_leased_run(stored, &from, artefacts).await;
         self.source.release_lease(&from).await?;
         copied
@@ -313,7 +399,7 @@ impl RunMigration<'_> {
                     None => self.target.create_run(run, &stored.agent, claim, first).await?,
                 }
             }
-            _ => self.target.acquire_lease(run, self.claim(), None).await?,
+            _ => self.acquire_lease(self.target, run).await?,
         };
         let mut written = known.max(u64::from(!lines.is_empty()));
         let mut seq = 0;
@@ -437,6 +523,28 @@ impl RunMigration<'_> {
             lease = self.target.acquire_lease(&lease.run, self.claim(), None).await?;
         }
         Ok(lease)
+    }
+}
+
+/// The end of an attempt to copy a run or a session.
+enum CopyResult<T> {
+    Copied(T),
+    /// Somebody else holds it.
+    Held,
+    /// Somebody else has held it, and no renewal was seen. It is abandoned after this time.
+    MayBeAbandoned(Duration),
+}
+
+/// Tells what is held by somebody else from an error that ends the migration.
+fn check_held<T>(copied: Result<T, MigrationError>) -> Result<CopyResult<T>, MigrationError> {
+    match copied {
+        Ok(value) => Ok(CopyResult::Copied(value)),
+        Err(MigrationError::Store(error))
+            if matches!(error.kind(), StoreErrorKind::LeaseHeld | StoreErrorKind::SessionBusy) =>
+        {
+            Ok(error.retry_after().map_or(CopyResult::Held, CopyResult::MayBeAbandoned))
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -64,7 +64,7 @@ pub use sqlite::{SqliteStore, StoreWarning, WriterStats};
 pub use wrapper::{AppendOrigin, JournalAppend, StoreWrapper};
 
 pub(crate) use lease::{DEFAULT_LEASE_DURATION, LeaseHeartbeat};
-pub(crate) use lease_observer::{AcquiredLease, LeaseWatch, acquire_lease, poll_interval};
+pub(crate) use lease_observer::{AcquiredLease, LeaseWatch, MAX_LEASE_POLL, acquire_lease, poll_interval};
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! The contract of stores for a migration from one to the other.
 
 use std::future::Future;
+use std::time::Duration;
 
 use windlass_core::{
     decision::{Decision, DecisionScope},
@@ -15,8 +16,8 @@ use super::run_sessions::{sessions, start_run, user_items};
 use crate::error::StoreErrorKind;
 use crate::session::{SessionFence, SessionWrite, export_items};
 use crate::store::{
-    DerivedWrites, Durability, HISTORY_ARTEFACT, MigrationError, MigrationReport, PostedDecision, ReceiptKey,
-    ReceiptWrite, RunQuery, RunStatus, SnapshotSegments, Store, StoredSnapshot, migrate_store,
+    DerivedWrites, Durability, HISTORY_ARTEFACT, Lease, MigrationError, MigrationReport, PostedDecision,
+    ReceiptKey, ReceiptWrite, RunQuery, RunStatus, SnapshotSegments, Store, StoredSnapshot, migrate_store,
 };
 
 pub(super) async fn check_migration<S, F, Fut>(make: &F)
@@ -51,6 +52,26 @@ async fn migrate<S: Store>(check: StoreCheck, source: &S, target: &S) -> Migrati
     match migrate_store(source, target).await {
         Ok(report) => report,
         Err(error) => panic!("check `{}`: the migration failed: {error}", check.0),
+    }
+}
+
+/// Migrates while the driver of a run renews its lease.
+async fn migrate_beside<S: Store>(
+    check: StoreCheck,
+    source: &S,
+    target: &S,
+    driven: &Lease,
+) -> MigrationReport {
+    let drive = async {
+        for now in 1_001.. {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            check.expect_ok("a renewal", source.renew_lease(driven, Timestamp(now)).await);
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        report = migrate(check, source, target) => report,
+        report = drive => report,
     }
 }
 
@@ -89,24 +110,28 @@ async fn a_store_moves<S: Store>(check: StoreCheck, source: S, target: S) {
     check.expect_ok("a receipt", kept);
     let driven = lease_claim("cem", 1_000);
     let driven = source.create_run(&"driven".into(), &agent, driven, ended_journal("driven", 3)).await;
-    check.expect_ok("a run that is driven", driven);
+    let driven = check.expect_ok("a run that is driven", driven);
     check.expect_ok("releasing", source.release_lease(&lease).await);
 
-    let report = migrate(check, &source, &target).await;
+    let report = migrate_beside(check, &source, &target, &driven).await;
     check.expect_equal("the copied runs", report.copied_runs, vec!["run".into()]);
     check.expect_equal("the driven runs", report.driven_runs, vec!["driven".into()]);
     check.expect_equal("receipts and artefacts", (report.receipts, report.artefacts), (1, 1));
 
-    // The run goes on in the source; the migration is repeated.
+    // The run goes on in the source, and the other driver is gone; the migration is repeated.
     let claim = lease_claim("ann", 5_000);
     let lease = check.expect_ok("a lease", source.acquire_lease(&lease.run, claim, None).await);
     let rest = source.append_journal(&lease, 700, lines[700..].to_vec(), Durability::Sync).await;
     check.expect_ok("the rest", rest);
     check.expect_ok("releasing", source.release_lease(&lease).await);
     let report = migrate(check, &source, &target).await;
-    check.expect_equal("the runs that went on", report.copied_runs, vec!["run".into()]);
-    let report = migrate(check, &source, &target).await;
-    check.expect_equal("the runs that are there", report.known_runs, vec!["run".into()]);
+    let expected = ["run", "driven"].map(RunId::from).to_vec();
+    check.expect_equal("the runs that went on or were left", report.copied_runs, expected);
+    check.expect_equal("no run is driven", report.driven_runs, Vec::new());
+    let mut report = migrate(check, &source, &target).await;
+    report.known_runs.sort();
+    let expected = ["driven", "run"].map(RunId::from).to_vec();
+    check.expect_equal("the runs that are there", report.known_runs, expected);
 
     let run = "run".into();
     check.expect_equal("the lines", check.expect_ok("loading", target.load_journal(&run, 0).await), lines);
@@ -170,10 +195,19 @@ async fn sessions_move<S: Store>(check: StoreCheck, source: S, target: S) {
     check.expect_ok("releasing", source.release_lease(&lease).await);
     let elsewhere = sessions(&source).append_run_items(write("elsewhere", 0, 2, "c"), SessionFence::Unheld);
     check.expect_ok("a turn of a run in another store", elsewhere.await);
+    // Another session, and claims of both that a migration has left behind when it was killed.
+    let other = SessionId::from("other");
+    check.expect_ok("an item", sessions(&source).append_items(&other, user_items(&["x"])).await);
+    for session in [&session, &other] {
+        let claim = sessions(&target).claim_session(session, lease_claim("killed", 1_000), None).await;
+        check.expect_ok("a claim", claim);
+    }
 
     let report = migrate(check, &source, &target).await;
     check.expect_equal("the copied runs", report.copied_runs, vec![run.clone()]);
-    check.expect_equal("the sessions", report.sessions, 1);
+    check.expect_equal("the sessions", (report.sessions, report.held_sessions), (2, Vec::new()));
+    let moved = check.expect_ok("loading", sessions(&target).load_session(&other).await);
+    check.expect_equal("the other session", moved.items, user_items(&["x"]));
     let expect_moved = async |items: &[&str], positions: [u64; 2]| {
         let state = check.expect_ok("loading", sessions(&target).load_session(&session).await);
         check.expect_equal("the items", state.items, user_items(items));
