@@ -203,6 +203,32 @@ async fn a_hint_of_another_process_arrives() {
     }
 }
 
+/// The driver of a run is told about a decision of another process, and that of another run is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_of_another_process_wakes_the_driver() {
+    let Some(server) = TestServer::start() else { return };
+    let (driver, decider) = (Arc::new(connect(&server, "hints").await), connect(&server, "hints").await);
+    let agent = approved_agent(&Arc::default());
+    let paused = agent.run("go").run_id("run").store(driver.clone()).await.expect("it pauses");
+    assert!(paused.is_paused());
+    let run = RunId::from("run");
+    let (hint, other) = (driver.wait_for_decision(&run), driver.wait_for_decision(&"other".into()));
+    let posting = async {
+        // The driver may not listen yet when the first decisions are posted.
+        for _ in 0..600 {
+            post_decision(&decider, &run, "c1", Decision::Approve, DecisionScope::ThisCall, "ann")
+                .await
+                .expect("it is posted");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::select! {
+        () = hint => {}
+        () = other => panic!("the hint was about another run"),
+        () = posting => panic!("no hint arrived"),
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_processes_may_create_the_tables() {
     let Some(server) = TestServer::start() else { return };
