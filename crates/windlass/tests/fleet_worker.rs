@@ -13,6 +13,7 @@ use windlass::core::decision::{Decision, DecisionScope, HoldReason};
 use windlass::core::id::{RunId, Timestamp};
 use windlass::core::item::Item;
 use windlass::core::journal::{JournalEntry, JournalLine};
+use windlass::core::tool::ToolEffect;
 use windlass::error::{StoreError, StoreErrorKind};
 use windlass::fleet::{
     AgentRegistry, DeployedAgent, QueueOrder, QueueWrapper, QueuedState, RetryBackoff, RunQueue, RunSchedule,
@@ -323,6 +324,34 @@ async fn orders_that_come_while_a_driver_leaves_its_run_are_carried_out() {
     working.await.expect("it ends").expect("it works");
 }
 
+/// A worker that handed the run over would leave both orders for the next one, which would hand it over again, for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_run_is_not_handed_over() {
+    let queue = Arc::new(MemoryStore::default());
+    let (body, segments) = (GatedBody::default(), Arc::new(AtomicU32::new(0)));
+    let model = TurnModel::calling(&[&["wait"]]);
+    let agent = Agent::new("desk").model(model).tools(body.tool("wait").effect(ToolEffect::Idempotent));
+    submit(&*queue, "run").await;
+    for order in [QueueOrder::Cancel, QueueOrder::HandOver, QueueOrder::Cancel] {
+        queue.post_order(&"run".into(), &order).await.expect("posted");
+    }
+    let counted = segments.clone();
+    let deployed = DeployedAgent::new(agent).configure_runs(move |run| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        run
+    });
+    let worker = Worker::new(queue.clone(), AgentRegistry::new().deploy(deployed));
+    tokio::select! {
+        report = worker.run_until_idle() => assert_eq!(report.expect("it works").ended, 1),
+        () = wait_for(|| segments.load(Ordering::SeqCst) > 20) => panic!("it is driven again and again"),
+    }
+    assert_eq!(status_of(&*queue, "run").await, RunStatus::Cancelled);
+    assert_eq!(
+        queue.load_queued_run(&"run".into()).await.expect("it loads").map(|run| run.state),
+        Some(QueuedState::Ended)
+    );
+}
+
 /// The body that runs finishes; the call after it does not start here, and nothing is in doubt.
 #[tokio::test(start_paused = true)]
 async fn a_drained_worker_leaves_nothing_in_doubt() {
@@ -592,7 +621,7 @@ async fn the_runs_of_a_worker_that_has_died_are_taken_over() {
 async fn a_retired_worker_stops_its_drivers_and_starts_again() {
     let queue = Arc::new(MemoryStore::default());
     let body = GatedBody::default();
-    let pure = body.tool("wait").effect(windlass::core::tool::ToolEffect::Pure);
+    let pure = body.tool("wait").effect(ToolEffect::Pure);
     let agent = Agent::new("desk").model(TurnModel::calling(&[&["wait"]])).tools(pure);
     submit(&*queue, "run").await;
     let worker = Worker::new(queue.clone(), registry(agent)).drain_timeout(Duration::from_secs(1));

@@ -376,11 +376,15 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
     }
 
     fn carry_out_orders(&self, handle: &CancelHandle, done: &mut BTreeSet<u64>) {
-        for posted in self.control.orders() {
+        let orders = self.control.orders();
+        let is_cancelled = orders.iter().any(|posted| posted.order == QueueOrder::Cancel);
+        for posted in orders {
             match posted.order {
                 // Carried out once the run has ended, which removes its orders. A run that was about to be left when the
                 // order came is cancelled by the next segment.
                 QueueOrder::Cancel => handle.cancel(),
+                // A driver that leaves the run does not end it: the next one would find both orders again.
+                QueueOrder::HandOver if is_cancelled => drop(done.insert(posted.number)),
                 QueueOrder::HandOver => {
                     handle.detach();
                     done.insert(posted.number);
