@@ -239,3 +239,129 @@ fn the_providers_are_listed_without_an_agent() {
     let line = ran.stdout.lines().find(|line| line.starts_with("azure ")).expect("azure is listed");
     assert!(line.contains("needs AZURE_OPENAI_ENDPOINT and AZURE_OPENAI_API_KEY"), "{line}");
 }
+
+/// A project whose provider may be away for a moment only, and a provider that is.
+async fn project_with_provider_away() -> (TestProject, FakeProvider) {
+    let away = FakeReply::status(503).header("retry-after", "50");
+    let provider = FakeProvider::start([away]).await.expect("there is a port");
+    (TestProject::new("[limits]\nprovider_wait = \"100ms\"\n", ""), provider)
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_goes_on_after_an_outage_that_ended_elsewhere() {
+    let (project, provider) = project_with_provider_away().await;
+    let url = provider.base_url();
+    let shown = tokio::task::spawn_blocking(move || {
+        let variables = [("OPENAI_API_KEY", FAKE_KEY), ("OPENAI_BASE_URL", url.as_str())];
+        let words = ["chat", "--session", "s", "--model", "openai:any"];
+        let mut screen = pty_screen::PtyScreen::start_with(project.folder(), 30, 100, &words, &variables);
+        screen.wait_for_prompt();
+        screen.type_keys("first\r");
+        screen.wait_for("goes on where the run stopped");
+        screen.wait_for_prompt();
+        let runs = project.run_windlass(&["runs", "--json"]).json_lines();
+        let run = runs[0]["run"].as_str().expect("a run").to_owned();
+        assert_eq!(project.run_windlass(&["cancel", &run]).code, Some(0));
+        provider.push(FakeReply::text("I am here."));
+        screen.type_keys("second\r");
+        screen.wait_for("I am here.");
+        screen.wait_for_prompt();
+        screen.type_keys("/quit\r");
+        screen.wait_for_exit().1
+    });
+    let shown = shown.await.expect("it ends");
+    assert!(!shown.contains("your message was not sent"), "{shown}");
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_undone_does_not_go_on() {
+    let (project, provider) = project_with_provider_away().await;
+    let url = provider.base_url();
+    let provider = tokio::task::spawn_blocking(move || {
+        let variables = [("OPENAI_API_KEY", FAKE_KEY), ("OPENAI_BASE_URL", url.as_str())];
+        let words = ["chat", "--session", "s", "--model", "openai:any"];
+        let mut screen = pty_screen::PtyScreen::start_with(project.folder(), 30, 100, &words, &variables);
+        screen.wait_for_prompt();
+        screen.type_keys("delete the old logs\r");
+        screen.wait_for("goes on where the run stopped");
+        screen.wait_for_prompt();
+        screen.type_keys("/undo\r");
+        screen.wait_for("is cancelled");
+        screen.wait_for("were removed from the session");
+        screen.wait_for_prompt();
+        provider.push(FakeReply::text("Good morning."));
+        screen.type_keys("hello\r");
+        screen.wait_for("Good morning.");
+        screen.wait_for_prompt();
+        screen.type_keys("/quit\r");
+        screen.wait_for_exit();
+        provider
+    });
+    let provider = provider.await.expect("it ends");
+    let requests = provider.requests();
+    assert_eq!(requests.len(), 2);
+    assert!(!requests[1].body.to_string().contains("delete the old logs"), "{}", requests[1].body);
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_broke_off_is_not_a_part_of_the_next() {
+    let half = FakeReply::text("The total is four, or perhaps it is five after all.").in_deltas_of(4);
+    let replies = [half.header("retry-after", "0").end_at(700), FakeReply::text("The total is 42.")];
+    let provider = FakeProvider::start(replies).await.expect("there is a port");
+    let project = TestProject::new("", "");
+    let url = provider.base_url();
+    let shown = tokio::task::spawn_blocking(move || {
+        let variables = [("OPENAI_API_KEY", FAKE_KEY), ("OPENAI_BASE_URL", url.as_str())];
+        let words = ["run", ".", "How much?", "--model", "openai-chat:any"];
+        let mut screen = pty_screen::PtyScreen::start_with(project.folder(), 20, 100, &words, &variables);
+        screen.wait_for("the answer broke off");
+        screen.wait_for("The total is 42.");
+        screen.wait_for_exit().1
+    });
+    let shown = shown.await.expect("it ends");
+    assert!(shown.lines().any(|line| line.trim() == "The total is 42."), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_in_a_pipe_ends_with_the_exit_of_its_last_turn() {
+    for (reply, code) in [
+        (FakeReply::status(401), 1),
+        (FakeReply::status(503).header("retry-after", "50"), 8),
+        (FakeReply::text("Hello."), 0),
+    ] {
+        let provider = FakeProvider::start([reply]).await.expect("there is a port");
+        let project = TestProject::new("[limits]\nprovider_wait = \"100ms\"\n", "");
+        let mut command = windlass_command(&project.folder(), &["chat", "--model", "openai:any"]);
+        command.env("OPENAI_API_KEY", FAKE_KEY).env("OPENAI_BASE_URL", provider.base_url());
+        command.stdin(std::process::Stdio::piped());
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let ran = tokio::task::spawn_blocking(move || {
+            let mut chat = command.spawn().expect("it runs");
+            std::io::Write::write_all(&mut chat.stdin.take().expect("it is piped"), b"hi\n")
+                .expect("it reads");
+            CommandOutput::from_output(chat.wait_with_output().expect("it ends"))
+        });
+        let ran = ran.await.expect("it ends");
+        assert_eq!(ran.code, Some(code), "{}", ran.stderr);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hint_for_a_wrong_key_names_the_variable_of_the_file() {
+    let provider = FakeProvider::start([FakeReply::status(401)]).await.expect("there is a port");
+    let file = format!(
+        "model = \"lab:qwen\"\n[providers.lab]\nbase_url = \"{}\"\napi = \"chat\"\nkey_variable = \"LAB_KEY\"\n",
+        provider.base_url()
+    );
+    let project = TestProject::new("", "");
+    std::fs::write(project.file("agent.toml"), file).expect("it can be written");
+    let mut command = windlass_command(&project.folder(), &["run", ".", "Hello."]);
+    command.env("LAB_KEY", FAKE_KEY);
+    let ran =
+        tokio::task::spawn_blocking(move || CommandOutput::from_output(command.output().expect("it runs")));
+    let ran = ran.await.expect("it ends");
+    assert!(ran.stderr.contains("check the key in LAB_KEY"), "{}", ran.stderr);
+}

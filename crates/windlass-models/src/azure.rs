@@ -58,7 +58,10 @@ impl AzureOpenAi {
     /// Returns an error if the endpoint, or both the key and the token, are missing.
     pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Result<Self, SetupError> {
         let var = without_blank(var);
-        let missing = |variable| SetupError::MissingKey { provider: "azure".to_owned(), variable };
+        let missing = |variable: &str| SetupError::MissingKey {
+            provider: "azure".to_owned(),
+            variable: variable.to_owned(),
+        };
         let endpoint = var("AZURE_OPENAI_ENDPOINT").ok_or_else(|| missing("AZURE_OPENAI_ENDPOINT"))?;
         let mut azure = Self::new(&endpoint);
         azure = match (var("AZURE_OPENAI_API_KEY"), var("AZURE_OPENAI_AD_TOKEN")) {
@@ -76,7 +79,7 @@ impl AzureOpenAi {
     #[must_use]
     pub fn entra_token(mut self, token: impl Into<ApiKey>) -> Self {
         self.config.key_header = ApiKeyHeader::Bearer;
-        self.config.key_variable = "AZURE_OPENAI_AD_TOKEN";
+        self.config.key_variable = "AZURE_OPENAI_AD_TOKEN".into();
         self.key(token)
     }
 

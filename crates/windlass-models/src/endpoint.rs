@@ -1,6 +1,7 @@
 //! A provider's endpoint: base URL, API key, headers, rate limit and timeouts. It sends requests and turns
 //! failures into [`ModelError`]s. Every error text is redacted of the API key.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use hyper::header::{
 use tokio::time::timeout;
 use windlass::model::{ModelError, ModelErrorKind, RetryAdvice};
 use windlass_net::{
-    BaseUrl, DecodedBody, HttpClient, HttpTransport, ReplaySafety, TransportError, TransportOptions, is_gzip,
+    BaseUrl, DecodedBody, HttpClient, HttpTransport, ReplaySafety, TransportError, TransportOptions,
+    display_url, is_gzip,
 };
 
 use crate::api_key::ApiKey;
@@ -73,7 +75,7 @@ pub(crate) struct EndpointConfig {
     pub(crate) base_url: String,
     pub(crate) key: Option<ApiKey>,
     pub(crate) key_header: ApiKeyHeader,
-    pub(crate) key_variable: &'static str,
+    pub(crate) key_variable: Cow<'static, str>,
     pub(crate) base_url_variable: &'static str,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) timeouts: ProviderTimeouts,
@@ -153,7 +155,7 @@ pub(crate) struct ProviderEndpoint {
     provider: String,
     base_url: String,
     key: Option<ApiKey>,
-    key_variable: &'static str,
+    key_variable: Cow<'static, str>,
     base_url_variable: &'static str,
     headers: HeaderMap,
     base: BaseUrl,
@@ -279,7 +281,7 @@ impl EndpointConfig {
             key: None,
             key_header,
             // A server that the program configures has no environment variables to hint at.
-            key_variable: "",
+            key_variable: Cow::Borrowed(""),
             base_url_variable: "",
             headers: Vec::new(),
             timeouts: ProviderTimeouts::default(),
@@ -292,7 +294,7 @@ impl EndpointConfig {
 
     /// Sets the names of the environment variables that hold the key and the base URL.
     pub(crate) fn with_variables(self, key_variable: &'static str, base_url_variable: &'static str) -> Self {
-        Self { key_variable, base_url_variable, ..self }
+        Self { key_variable: key_variable.into(), base_url_variable, ..self }
     }
 
     /// Sets the key and the base URL to the values of their variables.
@@ -301,9 +303,10 @@ impl EndpointConfig {
     ///
     /// Returns [`SetupError::MissingKey`] if neither is set.
     pub(crate) fn read_vars(mut self, var: impl Fn(&str) -> Option<String>) -> Result<Self, SetupError> {
-        let (key, base_url) = (var(self.key_variable), var(self.base_url_variable));
+        let (key, base_url) = (var(&self.key_variable), var(self.base_url_variable));
         if key.is_none() && base_url.is_none() {
-            return Err(SetupError::MissingKey { provider: self.provider, variable: self.key_variable });
+            let variable = self.key_variable.into_owned();
+            return Err(SetupError::MissingKey { provider: self.provider, variable });
         }
         self.key = key.map(ApiKey::new);
         self.base_url = base_url.unwrap_or(self.base_url);
@@ -311,14 +314,16 @@ impl EndpointConfig {
     }
 
     pub(crate) fn build(&self) -> Result<ProviderEndpoint, SetupError> {
-        let bad_address = |why| SetupError::InvalidBaseUrl { url: self.base_url.clone(), why };
+        let bad_address = |why| SetupError::InvalidBaseUrl { url: display_url(&self.base_url), why };
         let base = BaseUrl::parse(&self.base_url).map_err(bad_address)?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("windlass/", env!("CARGO_PKG_VERSION"))));
         if let Some(key) = &self.key {
-            let unusable =
-                || SetupError::InvalidKey { provider: self.provider.clone(), variable: self.key_variable };
+            let unusable = || SetupError::InvalidKey {
+                provider: self.provider.clone(),
+                variable: self.key_variable.clone().into_owned(),
+            };
             let (name, text) = match self.key_header {
                 ApiKeyHeader::Bearer => (AUTHORIZATION, format!("Bearer {}", key.reveal())),
                 ApiKeyHeader::Named(name) => (HeaderName::from_static(name), key.reveal().to_owned()),
@@ -336,9 +341,9 @@ impl EndpointConfig {
         }
         Ok(ProviderEndpoint {
             provider: self.provider.clone(),
-            base_url: self.base_url.clone(),
+            base_url: display_url(&self.base_url),
             key: self.key.clone(),
-            key_variable: self.key_variable,
+            key_variable: self.key_variable.clone(),
             base_url_variable: self.base_url_variable,
             headers,
             host: base.host().to_owned(),
@@ -411,7 +416,9 @@ impl ProviderEndpoint {
         let options = TransportOptions::new(replay_safety);
         let options = options.connect_timeout(self.timeouts.connect).head_timeout(limit);
         // A client of the application may have no timeouts of its own.
-        let sent = timeout(limit + self.timeouts.connect, self.http_client.send(request, options)).await;
+        let sent =
+            timeout(limit.saturating_add(self.timeouts.connect), self.http_client.send(request, options))
+                .await;
         let sent = sent.unwrap_or(Err(TransportError::TimedOut(limit)));
         let response = sent.map_err(|error| self.transport_error(&error, &head, replay_safety))?;
         let (parts, live) = response.into_parts();
@@ -595,7 +602,7 @@ impl ProviderEndpoint {
         let message =
             if reported.message.is_empty() { String::new() } else { format!(": {}", reported.message) };
         let hint = match kind {
-            ModelErrorKind::Unauthorised => match (self.key.is_some(), self.key_variable) {
+            ModelErrorKind::Unauthorised => match (self.key.is_some(), &*self.key_variable) {
                 (false, "") => "; hint: no key was sent; give one with `.key(…)`".to_owned(),
                 (false, variable) => format!("; hint: no key was sent; set {variable}"),
                 (true, "") => "; hint: check the key that was given with `.key(…)`".to_owned(),

@@ -20,7 +20,7 @@ pub enum SetupError {
         /// The provider.
         provider: String,
         /// The environment variable that can hold the key.
-        variable: &'static str,
+        variable: String,
     },
     /// An environment variable that the configuration names is not set.
     #[error("the environment variable {variable} for {provider} is not set")]
@@ -38,7 +38,7 @@ pub enum SetupError {
         /// The provider.
         provider: String,
         /// The environment variable that can hold the key.
-        variable: &'static str,
+        variable: String,
     },
     /// The base URL is invalid.
     #[error("`{url}` is not the address of a model server: {why}")]
@@ -86,6 +86,9 @@ pub struct ProviderError {
     pub usage: Option<Box<Usage>>,
     /// Delay after which the provider says that a retry helps, if the body has one. Google's providers send it there.
     pub retry_delay: Option<Duration>,
+    /// The HTTP status that the body names as its code. A gateway names that of the server behind it, in a response of its
+    /// own that has the status 200.
+    pub status: Option<u16>,
 }
 
 impl ProviderError {
@@ -106,7 +109,7 @@ impl ProviderError {
             _ => value,
         };
         let text = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
-        // The code is more specific than the type. Some servers send a number as the code; it is ignored.
+        // The code is more specific than the type. A number is a status.
         let code = match (text("code"), text("type"), text("status")) {
             ("", "" | "error", status) => status,
             ("", kind, _) => kind,
@@ -124,11 +127,19 @@ impl ProviderError {
         let details = error.get("details").and_then(Value::as_array).into_iter().flatten();
         let retry_delay =
             details.filter_map(|detail| detail.get("retryDelay")?.as_str()).find_map(parse_duration);
-        Self { code: code.to_owned(), message: shorten_message(&message), usage: None, retry_delay }
+        let status = match error.get("code") {
+            Some(Value::String(code)) => code.parse().ok(),
+            Some(code) => code.as_u64().and_then(|code| u16::try_from(code).ok()),
+            None => None,
+        };
+        let status = status.filter(|status| (400..=599).contains(status));
+        Self { code: code.to_owned(), message: shorten_message(&message), usage: None, retry_delay, status }
     }
 
-    /// Classifies the failure by the HTTP status, if there is one, the provider's code and the message.
+    /// Classifies the failure by the HTTP status of the response, if it is an error, else by the one that the body names, by
+    /// the provider's code and by the message.
     pub(crate) fn error_kind(&self, status: Option<u16>) -> ModelErrorKind {
+        let status = status.or(self.status);
         // Some servers answer 500 to a request that they will never be able to serve.
         let is_unsupported = |words: &str| {
             ["not supported", "unsupported", "does not support", "not implemented", "not_supported"]
@@ -148,13 +159,18 @@ impl ProviderError {
                 "too many tokens",
                 "input is too long",
                 "exceeds the maximum number of tokens",
+                // Anthropic, of the input together with the maximum of output tokens.
+                "exceed context limit",
+                // xAI.
+                "maximum prompt length",
             ]);
         let is_filtered =
             code.contains("content_filter") || code.contains("content_policy") || code == "bio_policy";
         // Google says the same about its limits per minute.
         let may_be_limit = code == "RESOURCE_EXHAUSTED" || self.retry_delay.is_some();
         let is_unpaid = matches!(code, "insufficient_quota" | "billing_error" | "billing_hard_limit_reached")
-            || (says(&["exceeded your current quota", "credit balance is too low"]) && !may_be_limit);
+            || (says(&["exceeded your current quota", "credit balance is too low"]) && !may_be_limit)
+            || status == Some(402);
         // LiteLLM looks up a key that is not its own in its database, and says so if it has none.
         let is_unknown_key = status == Some(400) && says(&["no connected db"]);
         match (status, code) {

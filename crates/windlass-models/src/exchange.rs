@@ -24,6 +24,9 @@ use windlass_net::{DecodedBody, ReplaySafety, TransportError};
 const MAX_EVENT_LEN: usize = 64 * 1024 * 1024;
 /// Maximum length of a plain response body in bytes.
 const MAX_BODY_LEN: usize = 64 * 1024 * 1024;
+/// Maximum length of a streamed response body in bytes. Its deltas and its last event have the text twice, with the frame
+/// of each delta.
+const MAX_STREAM_LEN: usize = 512 * 1024 * 1024;
 /// Maximum length of an error body in bytes.
 const MAX_ERROR_BODY_LEN: usize = 64 * 1024;
 
@@ -176,6 +179,12 @@ fn utf8_text(body: &[u8]) -> Result<&str, ResponseError> {
     Ok(text.trim_start_matches('\u{feff}'))
 }
 
+/// Returns the time at which a limit ends. One that is longer than a year never does in practice.
+fn deadline_after(limit: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    Instant::now() + limit.min(YEAR)
+}
+
 /// Waits for the rate limit, sends a request and waits for the head of the response.
 ///
 /// # Errors
@@ -192,7 +201,7 @@ async fn send_request<'a>(
         limit.acquire(estimated_tokens).await;
     }
     let timeout = if is_streamed { endpoint.timeouts.idle } else { endpoint.timeouts.total };
-    let deadline = Instant::now() + timeout;
+    let deadline = deadline_after(timeout);
     let path = encoded.path.clone();
     let (head, mut body) = endpoint.post(encoded, is_streamed, timeout).await?;
     if !(200..300).contains(&head.status) {
@@ -260,11 +269,17 @@ impl PendingResponse<'_> {
         };
         let mut deltas =
             if sink.is_watched() { DeltaBuffer::collecting() } else { DeltaBuffer::discarding() };
-        let mut until = Instant::now() + idle;
+        let mut until = deadline_after(idle);
+        let mut len = 0_usize;
         loop {
             let chunk = self.body.next_chunk_before(until, idle).await?;
             let is_last = chunk.is_none();
             if let Some(chunk) = &chunk {
+                // Each event resets the time limit, so that a model in a loop ends here.
+                len = len.saturating_add(chunk.len());
+                if len > MAX_STREAM_LEN {
+                    return Err(TransportError::BodyTooLong(MAX_STREAM_LEN).into());
+                }
                 events.feed(chunk);
             }
             let mut has_progressed = false;
@@ -291,7 +306,7 @@ impl PendingResponse<'_> {
                 return finish_stream(decoder);
             }
             if has_progressed {
-                until = Instant::now() + idle;
+                until = deadline_after(idle);
             }
         }
     }

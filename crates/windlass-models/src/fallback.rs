@@ -91,6 +91,7 @@ impl Model for FallbackModel {
             if models.peek().is_none() || !self.fallback_kinds.contains(&error.kind()) {
                 return Err(error.with_usage(lost));
             }
+            deltas.discard_deltas().await;
             deltas.emit_warning(format!("{error}; falling back to the next model")).await;
         }
     }

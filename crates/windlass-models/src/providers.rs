@@ -242,17 +242,27 @@ impl KnownProvider {
         })
     }
 
+    /// Returns the base URL that the value of the provider's variable stands for.
+    pub(crate) fn complete_base_url(&self, address: &str) -> String {
+        match self.kind {
+            ProviderKind::Compatible(_) => {
+                normalise_base_url(address, (self.name == "ollama").then_some(OLLAMA_PORT))
+            }
+            _ => address.to_owned(),
+        }
+    }
+
     fn compatible_config(&self, var: impl Fn(&str) -> Option<String>) -> Result<EndpointConfig, SetupError> {
         let address = var(self.base_url_variable);
         let (key, is_needed) = (var(self.key_variable), !self.required_variables.is_empty());
         if key.is_none() && address.is_none() && is_needed {
             return Err(SetupError::MissingKey {
                 provider: self.name.to_owned(),
-                variable: self.key_variable,
+                variable: self.key_variable.to_owned(),
             });
         }
         let address =
-            address.map_or_else(|| self.base_url.to_owned(), |address| normalise_base_url(&address));
+            address.map_or_else(|| self.base_url.to_owned(), |address| self.complete_base_url(&address));
         let server =
             OpenAi::named(self.name, &address).with_variables(self.key_variable, self.base_url_variable);
         let mut config = server.into_config();
@@ -261,10 +271,25 @@ impl KnownProvider {
     }
 }
 
-/// Completes a base URL; Ollama's variable may contain only a host and a port.
-pub(crate) fn normalise_base_url(address: &str) -> String {
+/// The port of Ollama, unless its variable names another one.
+const OLLAMA_PORT: u16 = 11434;
+
+/// Completes a base URL. Ollama's variable may contain only a host, or a host and a port, and `0.0.0.0` if its server
+/// listens on every address. `port` is the usual port of the provider's server.
+pub(crate) fn normalise_base_url(address: &str, port: Option<u16>) -> String {
     let address = address.trim().trim_end_matches('/');
-    let address = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
+    let address = if address.contains("://") {
+        address.to_owned()
+    } else {
+        let (host, path) = address.split_at(address.find(['/', '?']).unwrap_or(address.len()));
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let port = port.filter(|_| !has_port).map_or(String::new(), |port| format!(":{port}"));
+        let host = match host.strip_prefix("0.0.0.0") {
+            Some(rest) => format!("127.0.0.1{rest}"),
+            None => host.to_owned(),
+        };
+        format!("http://{host}{port}{path}")
+    };
     let (address, query) = match address.split_once('?') {
         Some((address, query)) => (address.trim_end_matches('/').to_owned(), format!("?{query}")),
         None => (address, String::new()),

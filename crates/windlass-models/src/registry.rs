@@ -168,6 +168,7 @@ impl ProviderSettings {
         let mut config = EndpointConfig::new(provider, &self.base_url, header);
         if let Some(variable) = &self.key_variable {
             config.key = Some(ApiKey::new(var(variable).ok_or_else(|| missing(variable))?));
+            config.key_variable = variable.clone().into();
         }
         if self.api == ServerApi::Messages {
             config.headers.push(anthropic_version_header());
@@ -289,7 +290,7 @@ impl ProviderRegistry {
             ProviderInfo {
                 name: known.name.to_owned(),
                 api: known.api(),
-                base_url: var(known.base_url_variable).or(usual),
+                base_url: var(known.base_url_variable).map(|url| known.complete_base_url(&url)).or(usual),
                 base_url_variable: known.base_url_variable,
                 key_variable: known.key_variable,
                 // An address, or another kind of authorisation, may stand in for a key.

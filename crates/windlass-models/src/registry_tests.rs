@@ -71,7 +71,16 @@ fn the_environment_may_name_the_model() {
 
 #[test]
 fn hosts_become_addresses() {
-    assert_eq!(normalise_base_url("127.0.0.1:11434"), "http://127.0.0.1:11434/v1");
-    assert_eq!(normalise_base_url("https://x.example/"), "https://x.example/v1");
-    assert_eq!(normalise_base_url("http://x.example/api/v1/"), "http://x.example/api/v1");
+    assert_eq!(normalise_base_url("127.0.0.1:8080", Some(11434)), "http://127.0.0.1:8080/v1");
+    assert_eq!(normalise_base_url("127.0.0.1", Some(11434)), "http://127.0.0.1:11434/v1");
+    assert_eq!(normalise_base_url("[::1]", Some(11434)), "http://[::1]:11434/v1");
+    assert_eq!(normalise_base_url("0.0.0.0:9", Some(11434)), "http://127.0.0.1:9/v1");
+    assert_eq!(normalise_base_url("box/v2", Some(11434)), "http://box:11434/v2");
+    assert_eq!(normalise_base_url("box/v2", None), "http://box/v2");
+    let registry = registry_with(&[("OLLAMA_HOST", "0.0.0.0")]);
+    let ollama = registry.providers().into_iter().find(|provider| provider.name == "ollama");
+    let url = ollama.expect("it is known").base_url;
+    assert_eq!(url.as_deref(), Some("http://127.0.0.1:11434/v1"), "the server listens on every address");
+    assert_eq!(normalise_base_url("https://x.example/", Some(11434)), "https://x.example/v1");
+    assert_eq!(normalise_base_url("http://x.example/api/v1/", Some(11434)), "http://x.example/api/v1");
 }

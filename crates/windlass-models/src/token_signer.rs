@@ -72,7 +72,7 @@ impl BearerTokenSigner {
         let AccessToken { token, valid_for } = (self.fetch)().await?;
         *cached = valid_for
             .and_then(|valid| valid.checked_sub(RENEWAL_MARGIN))
-            .map(|valid| (token.clone(), Instant::now() + valid));
+            .and_then(|valid| Some((token.clone(), Instant::now().checked_add(valid)?)));
         Ok(token)
     }
 }

@@ -21,6 +21,7 @@ use windlass::model::{
     ToolDefinition, ToolKind,
 };
 
+use crate::error::ProviderError;
 use crate::prompt_cache::conversation_cache_key;
 use crate::protocol::{ProtocolRequest, ResponseError};
 
@@ -73,6 +74,16 @@ pub(crate) fn to_wire_name<'a>(namespace: Option<&str>, name: &'a str) -> Cow<'a
         plain.push_str(&format!("_{hash:08x}"));
     }
     plain.into()
+}
+
+/// Returns the names of the tools that the input has calls of, each once. Some providers refuse a conversation with calls
+/// if no tool is defined.
+pub(crate) fn called_tool_names<'a>(request: &ModelRequest<'a>) -> BTreeSet<Cow<'a, str>> {
+    let calls = request.input.iter().filter_map(|item| match &**item {
+        Item::Call(call) => Some(to_wire_name(call.namespace.as_deref(), &call.name)),
+        _ => None,
+    });
+    calls.collect()
 }
 
 /// Returns the namespace and the name of the offered tool whose wire name is `wire`.
@@ -324,6 +335,36 @@ impl<'a> RequestBase<'a> {
             LengthLimitPolicy::KeepText | LengthLimitPolicy::Fail => Err(incomplete_error(reason, response)),
         }
     }
+}
+
+impl RequestBase<'_> {
+    /// Returns a response that reached the end of the context window as the settings prescribe: as a response that reached
+    /// its limit if they keep its text, or as an error after which the history is compacted.
+    pub(crate) fn apply_window_limit(
+        &self,
+        reason: String,
+        response: ModelResponse,
+    ) -> Result<ModelResponse, ResponseError> {
+        if self.request.settings.on_length_limit == Some(LengthLimitPolicy::KeepText) {
+            return self.apply_length_limit(reason, response);
+        }
+        Err(ResponseError::ReportedByProvider(ProviderError {
+            code: "context_length_exceeded".to_owned(),
+            message: "the response reached the end of the context window".to_owned(),
+            usage: response.usage.map(Box::new),
+            ..ProviderError::default()
+        }))
+    }
+}
+
+/// Returns the error for a response that the provider gave up, which another attempt may complete.
+pub(crate) fn interrupted_error(reason: &str, response: &ModelResponse) -> ResponseError {
+    ResponseError::ReportedByProvider(ProviderError {
+        code: "server_error".to_owned(),
+        message: format!("the response was interrupted ({reason})"),
+        usage: response.usage.map(Box::new),
+        ..ProviderError::default()
+    })
 }
 
 /// Returns the error for a response that ended before it was complete.

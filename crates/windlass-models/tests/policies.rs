@@ -4,6 +4,7 @@
 
 use windlass::agent::Agent;
 use windlass::core::journal::JournalEntry;
+use windlass::event::RunEventKind;
 use windlass::model::{Model, ModelErrorKind};
 use windlass::run::{ModelRetryPolicy, RetriesExhausted};
 use windlass_models::testing::{FAKE_KEY, FakeProvider, FakeReply};
@@ -185,4 +186,25 @@ async fn a_cassette_that_is_only_played_sends_nothing_and_one_that_cannot_be_wri
     let file = folder.path().join("file");
     std::fs::write(&file, "").expect("there is room");
     assert!(Cassette::open(file.join("morning.json")).is_err());
+}
+
+/// The deltas of the model that broke off are void, so that nobody sees two answers as one.
+#[tokio::test]
+async fn a_fallback_in_the_middle_of_a_stream_begins_anew() {
+    let broken = FakeReply::text("The total is four, or perhaps five.").in_deltas_of(4).end_at(1500);
+    let (first, second) =
+        (start_provider([broken]).await, start_provider([FakeReply::text("The total is 42.")]).await);
+    let model = FallbackModel::new(first.openai().chat("first").expect("a model"))
+        .then(second.openai().chat("second").expect("a model"));
+    let mut stream = Agent::new("host").model(model).run("x").stream();
+    let (mut text, mut voided) = (String::new(), String::new());
+    while let Some(event) = stream.next().await {
+        match event.kind {
+            RunEventKind::TextDelta { delta } => text.push_str(&delta),
+            RunEventKind::DeltasDiscarded => voided = std::mem::take(&mut text),
+            _ => {}
+        }
+    }
+    assert!(voided.starts_with("The"), "some of the first answer was streamed: {voided:?}");
+    assert_eq!(text, "The total is 42.");
 }

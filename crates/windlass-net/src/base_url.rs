@@ -3,6 +3,15 @@
 use hyper::Uri;
 use hyper::http::uri::{Authority, Scheme};
 
+/// Returns an address as people may see it: without its user name, its password and its query, which may hold a key.
+pub fn display_url(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    let start = url.find("://").map_or(0, |scheme| scheme + 3);
+    let end = url[start..].find('/').map_or(url.len(), |path| start + path);
+    let host = url[start..end].rfind('@').map_or(start, |user| start + user + 1);
+    format!("{}{}", &url[..start], &url[host..])
+}
+
 /// A parsed base URL, such as `https://api.example/v1?api-version=2`.
 #[derive(Clone, Debug)]
 pub struct BaseUrl {

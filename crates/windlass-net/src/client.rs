@@ -25,6 +25,9 @@ use crate::transport::{
     BoxFuture, HttpTransport, ReplaySafety, TransportBody, TransportError, TransportOptions, error_chain_text,
 };
 
+/// Longest time limit that is waited for: a longer one never ends in practice.
+const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// The versions of HTTP that a client speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HttpVersionPolicy {
@@ -106,7 +109,7 @@ impl HttpClient {
         request: Request<Bytes>,
         options: TransportOptions,
     ) -> Result<Response<Box<dyn TransportBody>>, TransportError> {
-        let until = Instant::now() + options.head_timeout;
+        let until = Instant::now() + options.head_timeout.min(MAX_TIMEOUT);
         // A forward proxy speaks HTTP/1.1.
         let plain = match self.version {
             HttpVersionPolicy::Http2 => PlainAddresses::Tunnelled,

@@ -41,7 +41,7 @@ pub use address::{AddressGuard, GuardBehindProxy, is_public_address};
 #[cfg(feature = "http")]
 pub use ban::{NETWORK_BAN_VARIABLE, NetworkBan, ban_network, check_network_ban, network_ban};
 #[cfg(feature = "http")]
-pub use base_url::BaseUrl;
+pub use base_url::{BaseUrl, display_url};
 #[cfg(feature = "http")]
 pub use body::{DecodedBody, is_gzip};
 #[cfg(feature = "http")]

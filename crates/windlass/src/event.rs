@@ -123,8 +123,9 @@ pub enum RunEventKind {
         /// Delay before the next attempt.
         delay: Duration,
     },
-    /// The deltas of the response that the model was writing are void: its request failed, or its driver was lost. Only an
-    /// [`EventFeed`](crate::store::EventFeed) has this event; a live run has [`RunEventKind::ModelRetryScheduled`].
+    /// The deltas of the response that the model was writing are void: another model is asked for the response, or, in an
+    /// [`EventFeed`](crate::store::EventFeed), its request failed or its driver was lost. For a request that failed, a live
+    /// run has [`RunEventKind::ModelRetryScheduled`].
     DeltasDiscarded,
     /// A problem occurred that does not end the run.
     Warning {

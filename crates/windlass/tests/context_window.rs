@@ -7,6 +7,7 @@ use std::future::IntoFuture;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::agent::Agent;
@@ -19,10 +20,10 @@ use windlass::core::tool::ToolEffect;
 use windlass::core::usage::Usage;
 use windlass::error::RunError;
 use windlass::model::{
-    DeltaSink, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, ScriptedModel,
+    DeltaSink, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, RetryAdvice, ScriptedModel,
     ScriptedResponse, describe_item,
 };
-use windlass::run::{CancelHandle, RunRecord, RunResult};
+use windlass::run::{CancelHandle, ModelRetryPolicy, RunRecord, RunResult};
 use windlass::session::Session;
 use windlass::store::{MemoryStore, SqliteStore, Store};
 use windlass::tool::{Tool, ToolContext};
@@ -363,5 +364,31 @@ async fn a_model_summarises_what_is_removed() {
         let summarised = record.usage().input_tokens;
         assert_eq!(summarised > 0, answers > 0, "the summary was paid for: {:?}", record.usage());
         assert_replays_to_the_same_view(record, &model);
+    }
+}
+
+/// Nothing brings back what a note stands for, so a passing fault of the summarising model is not its last word.
+#[tokio::test]
+async fn a_summary_whose_request_fails_is_requested_again() {
+    let model = Arc::new(WindowedModel { window: 4_000, last_turn: 30, ..WindowedModel::default() });
+    let summaries = (0..10).flat_map(|_| {
+        let away = ModelError::new("away").with_kind(ModelErrorKind::Overloaded);
+        let summary = ScriptedResponse::text("Pages were read.").usage(Some(Usage::of_tokens(500, 5)));
+        [ScriptedResponse::error(away.with_retry_advice(RetryAdvice::Safe)), summary]
+    });
+    let policy =
+        ContextPolicy::with_window(4_000).summarise_with(ScriptedModel::new(summaries)).keep_newest(2);
+    let retry = ModelRetryPolicy { base_delay: Duration::from_millis(1), ..ModelRetryPolicy::default() };
+    let run = reader(model.clone()).run(INPUT).max_turns(100).context_policy(policy).model_retry(retry);
+    let RunResult::Finished(finished) = run.await.expect("it ends") else { panic!("it finishes") };
+    let view = finished.record.history();
+    assert!(!compactions(&finished.record).is_empty(), "it is compacted");
+    assert!(view.iter().any(|item| describe_item(item).contains("Pages were read.")));
+    let summaries = finished.record.journal().iter().filter_map(|record| match &record.entry {
+        JournalEntry::HistoryCompacted(compacted) => compacted.summary_usage,
+        _ => None,
+    });
+    for usage in summaries {
+        assert_eq!((usage.requests, usage.unknown_requests), (2, 1), "a failed request, and its repetition");
     }
 }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use windlass::BoxFuture;
 use windlass::agent::{Agent, DeferredSource, SEARCH_TOOL};
+use windlass::context::ContextPolicy;
+use windlass::core::journal::JournalEntry;
 use windlass::core::tool::ToolEffect;
 use windlass::model::{ScriptedModel, ScriptedResponse};
 use windlass::run::RunResult;
@@ -215,4 +217,38 @@ async fn an_agent_without_deferred_tools_has_no_search() {
     let requests = model.clone();
     Agent::new("desk").model(model).tool(tool("greet", "Greets.")).run("Hello").await.expect("it ends");
     assert_eq!(requests.requests()[0].tools, ["greet"]);
+}
+
+/// A recovered run reads the conversation as it was compacted.
+#[tokio::test]
+async fn tools_that_an_earlier_run_of_the_session_loaded_survive_a_compaction() {
+    let store = Arc::new(MemoryStore::default());
+    let session = windlass::session::Session::in_memory("s1");
+    let first = ScriptedModel::new([
+        ScriptedResponse::call("c1", "open_workshop", json!({ "key": "right" })),
+        // Everything before this answer is removed first.
+        ScriptedResponse::text("It is open. ".repeat(700)),
+    ]);
+    workshop(first).run("Open it.").session(&session).await.expect("it ends");
+    let policy = || ContextPolicy::with_window(1_500).keep_newest(1);
+    let second = ScriptedModel::new([ScriptedResponse::call("c2", "drill_hole", json!({}))]);
+    let run = workshop(second).run("Drill it.").run_id("run-2").store(store.clone()).session(&session);
+    let paused = run.context_policy(policy()).await.expect("it pauses");
+    assert!(paused.is_paused());
+    let is_compaction = |entry: &JournalEntry| matches!(entry, JournalEntry::HistoryCompacted(_));
+    assert!(paused.record().journal().iter().any(|record| is_compaction(&record.entry)), "it is compacted");
+    windlass::store::post_decision(
+        &*store,
+        &"run-2".into(),
+        "c2",
+        windlass::core::decision::Decision::Approve,
+        windlass::core::decision::DecisionScope::ThisCall,
+        "dee",
+    )
+    .await
+    .expect("posted");
+    let third = ScriptedModel::new([ScriptedResponse::text("Done.")]);
+    let run = workshop(third.clone()).recover("run-2", store).session(&session);
+    run.context_policy(policy()).await.expect("it ends");
+    assert_eq!(third.requests()[0].tools, ["open_workshop", "saw_wood", "drill_hole"]);
 }

@@ -35,6 +35,7 @@ fn list_providers(
     for provider in registry.providers() {
         let of_file = providers.get(&provider.name);
         let base_url = of_file.map(|settings| settings.base_url.clone()).or(provider.base_url);
+        let base_url = base_url.as_deref().map(windlass_models::net::display_url);
         let missing = match of_file.and_then(|settings| settings.key_variable.as_deref()) {
             Some(variable) if std::env::var_os(variable).is_none() => vec![variable],
             _ => provider.missing_variables,

@@ -38,6 +38,7 @@ pub(super) fn event_to_json(event: &RunEvent) -> Option<Value> {
         RunEventKind::ModelRetryScheduled { error, delay } => {
             json!({ "type": "model_retry_scheduled", "error": error, "delay_ms": delay.as_millis() as u64 })
         }
+        RunEventKind::DeltasDiscarded => json!({ "type": "deltas_discarded" }),
         RunEventKind::HistoryCompacted { reason, tokens_before, tokens_after } => json!({
             "type": "history_compacted",
             "reason": reason,

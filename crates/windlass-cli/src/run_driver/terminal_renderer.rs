@@ -147,6 +147,7 @@ impl TerminalRenderer {
                 self.render_settled(&at(call), status, output, calls)
             }
             RunEventKind::ModelRetryScheduled { error, delay } => {
+                self.break_off_answer();
                 let attempt = self.model_retry.take().map_or(2, |retry| retry.attempt + 1);
                 let error = SafeText::from_words(error);
                 let retry = ScheduledRetry { error, attempt, at: Instant::now() + *delay };
@@ -156,6 +157,7 @@ impl TerminalRenderer {
                 self.thinking_since = None;
                 self.model_retry = Some(retry);
             }
+            RunEventKind::DeltasDiscarded if !is_nested => self.break_off_answer(),
             RunEventKind::ModelResponded(_) => self.model_retry = None,
             RunEventKind::HistoryCompacted { tokens_before, tokens_after, .. } => {
                 let message = format!(
@@ -173,6 +175,17 @@ impl TerminalRenderer {
             }
             _ => {}
         }
+    }
+
+    /// Ends an answer that was begun and is void. What follows is another answer.
+    fn break_off_answer(&mut self) {
+        if self.open_line == OpenLine::Empty && !self.was_streamed {
+            return;
+        }
+        self.live_lines.clear(&self.term);
+        self.end_text();
+        self.was_streamed = false;
+        self.print_line(paint(TextStyle::Faint, "  the answer broke off; it begins anew"));
     }
 
     /// Redraws the live lines: the running calls, or the thinking indicator.

@@ -267,9 +267,8 @@ impl ResponseDecoder for MessagesDecoder<'_> {
             "stop_sequence" => FinishReason::StopSequence,
             "refusal" => FinishReason::Refusal,
             "pause_turn" => FinishReason::Paused,
-            "max_tokens" | "model_context_window_exceeded" => {
-                return self.base.apply_length_limit(stop, response);
-            }
+            "max_tokens" => return self.base.apply_length_limit(stop, response),
+            "model_context_window_exceeded" => return self.base.apply_window_limit(stop, response),
             _ => FinishReason::Other(stop),
         });
         Ok(response)

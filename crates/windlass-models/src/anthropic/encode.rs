@@ -12,8 +12,8 @@ use windlass::model::{ModelRequest, ToolChoice, ToolDefinition, ToolKind};
 use super::{ComputerVersion, DEFAULT_MAX_TOKENS};
 use crate::prompt_cache::{cached_turns, wants_cache_points};
 use crate::wire::{
-    ItemOrigin, MediaLocation, RequestBase, RequestFields, chosen_tool_name, find_offered_tool,
-    offered_tools, to_wire_name, with_annotations,
+    ItemOrigin, MediaLocation, RequestBase, RequestFields, called_tool_names, chosen_tool_name,
+    find_offered_tool, offered_tools, to_wire_name, with_annotations,
 };
 
 /// The names of the toolsets. A call of one of their members is a call of our computer tool with an `action`.
@@ -48,7 +48,16 @@ impl Serialize for MessagesRequestBody<'_> {
         let default_maximum = settings.thinking_budget.unwrap_or(0).saturating_add(DEFAULT_MAX_TOKENS);
         fields.put("max_tokens", &settings.max_tokens.unwrap_or(default_maximum))?;
         let (system, mut messages) = encode_conversation(&self.base, self.offered_toolset());
-        let mut tools = self.encode_tools();
+        let (mut tools, mut choice) = (self.encode_tools(), self.encode_tool_choice());
+        if tools.is_empty() && !settings.extra.contains_key("tools") {
+            // The agent has no tools now, as in the last answer of a budget or after a handoff. Nothing can be called.
+            tools.extend(
+                called_tool_names(request)
+                    .into_iter()
+                    .map(|name| json!({ "name": name, "input_schema": { "type": "object" } })),
+            );
+            choice = Some(json!({ "type": "none" }));
+        }
         let cache_point = self.cache_point();
         if let Some(point) = &cache_point {
             mark_tools(&mut tools, point);
@@ -62,7 +71,7 @@ impl Serialize for MessagesRequestBody<'_> {
             }
         }
         fields.put("messages", &messages)?;
-        fields.put_tools(&tools, self.encode_tool_choice())?;
+        fields.put_tools(&tools, choice)?;
         fields.put_sampling()?;
         let format =
             request.output_schema.map(|output| json!({ "type": "json_schema", "schema": output.schema }));

@@ -250,9 +250,8 @@ impl ResponseDecoder for ConverseDecoder<'_> {
             "end_turn" => FinishReason::Complete,
             "tool_use" => FinishReason::ToolCalls,
             "stop_sequence" => FinishReason::StopSequence,
-            "max_tokens" | "model_context_window_exceeded" => {
-                return self.base.apply_length_limit("max_tokens".to_owned(), response);
-            }
+            "max_tokens" => return self.base.apply_length_limit(stop, response),
+            "model_context_window_exceeded" => return self.base.apply_window_limit(stop, response),
             "guardrail_intervened" | "content_filtered" => {
                 return Err(incomplete_error(format!("content_filter: {stop}"), response));
             }

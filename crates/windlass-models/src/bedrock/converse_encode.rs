@@ -7,8 +7,8 @@ use windlass::model::{ModelRequest, ToolChoice};
 
 use crate::prompt_cache::{cached_turns, wants_cache_points};
 use crate::wire::{
-    MediaLocation, RequestBase, RequestFields, chosen_tool_name, offered_tools, output_schema_name,
-    to_wire_name,
+    MediaLocation, RequestBase, RequestFields, called_tool_names, chosen_tool_name, offered_tools,
+    output_schema_name, to_wire_name,
 };
 
 /// The `type` in the raw value of reasoning items from this protocol.
@@ -120,7 +120,7 @@ fn encode_tools(request: &ModelRequest<'_>) -> Option<Value> {
     if choice == Some(&ToolChoice::None) && !has_calls {
         return None;
     }
-    let tools: Vec<Value> = offered_tools(request)
+    let mut tools: Vec<Value> = offered_tools(request)
         .map(|tool| {
             let mut spec = json!({
                 "name": to_wire_name(tool.namespace.as_deref(), &tool.name),
@@ -135,6 +135,14 @@ fn encode_tools(request: &ModelRequest<'_>) -> Option<Value> {
             json!({ "toolSpec": spec })
         })
         .collect();
+    let mut choice = choice;
+    if tools.is_empty() {
+        // The agent has no tools now, as in the last answer of a budget or after a handoff. Nothing can be chosen.
+        choice = None;
+        tools.extend(called_tool_names(request).into_iter().map(
+            |name| json!({ "toolSpec": { "name": name, "inputSchema": { "json": { "type": "object" } } } }),
+        ));
+    }
     if tools.is_empty() {
         return None;
     }

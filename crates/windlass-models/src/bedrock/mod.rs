@@ -71,7 +71,10 @@ impl Bedrock {
     /// Returns [`SetupError::MissingKey`] if the region or the authorisation is missing.
     pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Result<Self, SetupError> {
         let var = without_blank(var);
-        let missing = |variable| SetupError::MissingKey { provider: "bedrock".to_owned(), variable };
+        let missing = |variable: &str| SetupError::MissingKey {
+            provider: "bedrock".to_owned(),
+            variable: variable.to_owned(),
+        };
         let region =
             var("AWS_REGION").or_else(|| var("AWS_DEFAULT_REGION")).ok_or_else(|| missing("AWS_REGION"))?;
         let bedrock = var("BEDROCK_BASE_URL").map_or_else(|| Self::new(&region), |url| Self::at(&url));

@@ -239,6 +239,10 @@ impl ResponseDecoder for GeminiDecoder<'_> {
             return Err(ResponseError::invalid("it has no `finishReason`"));
         };
         response.details.finish_reason = Some(match reason.as_str() {
+            // Nobody knows whether the arguments are complete.
+            "OTHER" | "FINISH_REASON_UNSPECIFIED" if has_calls => {
+                return Err(incomplete_error(reason, response));
+            }
             "STOP" if has_calls => FinishReason::ToolCalls,
             "STOP" => FinishReason::Complete,
             "MAX_TOKENS" => return self.base.apply_length_limit("max_tokens".to_owned(), response),

@@ -109,7 +109,10 @@ impl Gemini {
     /// Returns [`SetupError::MissingKey`] if the project or the token is missing.
     pub fn vertex_from_vars(var: impl Fn(&str) -> Option<String>) -> Result<Self, SetupError> {
         let var = without_blank(var);
-        let missing = |variable| SetupError::MissingKey { provider: "vertex".to_owned(), variable };
+        let missing = |variable: &str| SetupError::MissingKey {
+            provider: "vertex".to_owned(),
+            variable: variable.to_owned(),
+        };
         let project = var("GOOGLE_CLOUD_PROJECT").ok_or_else(|| missing("GOOGLE_CLOUD_PROJECT"))?;
         let location = var("GOOGLE_CLOUD_LOCATION").unwrap_or_else(|| "global".to_owned());
         let vertex = match var("VERTEX_BASE_URL") {

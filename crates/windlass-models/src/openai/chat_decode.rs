@@ -18,7 +18,7 @@ use crate::protocol::{DeltaBuffer, ResponseDecoder, ResponseError, StreamProgres
 use crate::sse::SseEvent;
 use crate::wire::{
     BorrowedText, RequestBase, TextOrValue, annotations_part, function_call, incomplete_error,
-    resolve_tool_name,
+    interrupted_error, resolve_tool_name,
 };
 
 /// The `type` in the raw value of reasoning items from this protocol.
@@ -223,7 +223,13 @@ impl ResponseDecoder for ChatDecoder<'_> {
         response.details.finish_reason = Some(match finish.as_str() {
             "stop" => FinishReason::Complete,
             "tool_calls" | "function_call" => FinishReason::ToolCalls,
+            // Mistral calls the end of the context window so.
+            "model_length" => return self.base.apply_window_limit(finish, response),
             "length" => return self.base.apply_length_limit(finish, response),
+            // OpenRouter and Mistral, DeepSeek, vLLM: the text and the arguments of calls may be cut.
+            "error" | "insufficient_system_resource" | "abort" => {
+                return Err(interrupted_error(&finish, &response));
+            }
             "content_filter" => {
                 response.details.finish_reason = Some(FinishReason::ContentFilter);
                 return Err(incomplete_error(finish, response));

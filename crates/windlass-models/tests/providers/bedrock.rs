@@ -258,3 +258,29 @@ async fn a_signature_is_that_of_the_official_client() {
          SignedHeaders=content-type;host;x-amz-date;x-amz-security-token, Signature=3c831c4aef095d2e8fd636604a229287b355f7792f5c3eb587d703c81dda019c"
     );
 }
+
+/// The provider refuses a conversation with calls if no tool is defined: the last answer of a budget, and the first of an
+/// agent without tools after a handoff, are such requests.
+#[tokio::test]
+async fn a_conversation_with_calls_defines_their_tools_though_none_is_offered() {
+    let output = |call: &str| {
+        let (status, sources) = (OutputStatus::Ok, Default::default());
+        Item::Output(CallOutput { call: call.into(), content: "rain".into(), status, sources })
+    };
+    let call = |id: &str| Item::call(id, "weather", "{}");
+    let input = [Item::user("Hello"), call("t1"), output("t1"), call("t2"), output("t2")];
+    let request = TestRequest { settings: without_cache(), ..TestRequest::from_items(input) };
+    let done = json!({ "output": { "message": { "role": "assistant", "content": [{ "text": "Rain." }] } }, "stopReason": "end_turn" });
+    let (answer, sent) =
+        converse(StreamingMode::Never, FakeReply::json_body(done.to_string()), &request).await;
+    answer.expect("an answer");
+    let tools = json!({ "tools": [{ "toolSpec": { "name": "weather", "inputSchema": { "json": { "type": "object" } } } }] });
+    assert_eq!(sent.body["toolConfig"], tools);
+
+    let server = FakeProvider::start([FakeReply::text("Rain.")]).await.expect("a server");
+    let model = server.anthropic().messages("m").expect("a model").streaming(StreamingMode::Never);
+    request.send(&model.into()).await.expect("an answer");
+    let sent = server.requests().remove(0);
+    assert_eq!(sent.body["tools"], json!([{ "name": "weather", "input_schema": { "type": "object" } }]));
+    assert_eq!(sent.body["tool_choice"], json!({ "type": "none" }));
+}

@@ -9,9 +9,9 @@ use windlass::core::journal::JournalEntry;
 use windlass::model::{ModelErrorKind, RetryAdvice};
 use windlass_models::net::{BoxFuture, Bytes};
 use windlass_models::testing::{FAKE_KEY, FakeProvider, FakeReply};
-use windlass_models::{Anthropic, OpenAi, RequestSigner, SignError, StreamingMode};
+use windlass_models::{Anthropic, OpenAi, ProviderTimeouts, RequestSigner, SignError, StreamingMode};
 
-use crate::support::{ALL_ADAPTERS, AdapterTestRequest, BOTH_MODES, send_once};
+use crate::support::{ALL_ADAPTERS, AdapterTestRequest, AdapterUnderTest, BOTH_MODES, send_once};
 
 #[tokio::test]
 async fn statuses_are_told_apart() {
@@ -56,6 +56,17 @@ async fn words_of_providers_are_understood() {
             r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens"}}"#,
             ModelErrorKind::ContextLengthExceeded,
         ),
+        (
+            400,
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"input length and `max_tokens` exceed context limit: 199759 + 8192 > 200000"}}"#,
+            ModelErrorKind::ContextLengthExceeded,
+        ),
+        (
+            400,
+            r#"{"error":"This model's maximum prompt length is 131072 but the request contains 136973 tokens."}"#,
+            ModelErrorKind::ContextLengthExceeded,
+        ),
+        (402, r#"{"error":{"message":"Insufficient Balance"}}"#, ModelErrorKind::QuotaExceeded),
         (400, r#"{"error":{"message":"x","code":"content_filter"}}"#, ModelErrorKind::ContentFilter),
         (429, r#"{"error":{"message":"x","code":"insufficient_quota"}}"#, ModelErrorKind::QuotaExceeded),
         (404, r#"{"error":"model 'x' not found"}"#, ModelErrorKind::ModelNotFound),
@@ -192,4 +203,81 @@ async fn a_server_that_is_not_there_is_named() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("{said}");
+}
+
+/// A gateway answers 200 and names the status of the server behind it.
+#[tokio::test]
+async fn a_status_in_a_body_counts() {
+    let cases = [
+        (502, ModelErrorKind::ServerError, RetryAdvice::Safe),
+        (503, ModelErrorKind::Overloaded, RetryAdvice::Safe),
+        (429, ModelErrorKind::RateLimited, RetryAdvice::Safe),
+        (401, ModelErrorKind::Unauthorised, RetryAdvice::Never),
+    ];
+    for (status, kind, advice) in cases {
+        let body = format!(r#"{{"error":{{"code":{status},"message":"Provider returned error"}}}}"#);
+        for (streaming, reply) in [
+            (StreamingMode::Never, FakeReply::json_body(body.clone())),
+            (StreamingMode::Always, FakeReply::event_body(format!("data: {body}\n\n"))),
+        ] {
+            let error = send_once(AdapterUnderTest::Chat, streaming, reply).await.expect_err("an error");
+            assert_eq!((error.kind(), error.retry_advice()), (kind, advice), "{status}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_that_were_cut_off_are_no_answers() {
+    let chat = |reason: &str| {
+        let choice = format!(
+            r#"{{"index":0,"message":{{"role":"assistant","content":"Half"}},"finish_reason":"{reason}"}}"#
+        );
+        FakeReply::json_body(format!(r#"{{"id":"c","choices":[{choice}]}}"#))
+    };
+    let messages = FakeReply::json_body(
+        r#"{"id":"m","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"Half"}],"stop_reason":"model_context_window_exceeded","usage":{"input_tokens":9,"output_tokens":1}}"#,
+    );
+    let cases = [
+        (
+            AdapterUnderTest::Chat,
+            chat("insufficient_system_resource"),
+            ModelErrorKind::ServerError,
+            RetryAdvice::Safe,
+        ),
+        (AdapterUnderTest::Chat, chat("error"), ModelErrorKind::ServerError, RetryAdvice::Safe),
+        (
+            AdapterUnderTest::Chat,
+            chat("model_length"),
+            ModelErrorKind::ContextLengthExceeded,
+            RetryAdvice::Never,
+        ),
+        (AdapterUnderTest::Messages, messages, ModelErrorKind::ContextLengthExceeded, RetryAdvice::Never),
+    ];
+    for (adapter, reply, kind, advice) in cases {
+        let error = send_once(adapter, StreamingMode::Never, reply).await.expect_err("an error");
+        assert_eq!((error.kind(), error.retry_advice()), (kind, advice), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_told_what_the_base_url_hides() {
+    let error = OpenAi::at("https://user:open-sesame@host.example/v1?key=abc").key("k").chat("m");
+    let error = error.expect_err("a password is no part of an address").to_string();
+    assert!(error.contains("https://host.example/v1"), "{error}");
+    assert!(!error.contains("open-sesame") && !error.contains("abc"), "{error}");
+    let provider = FakeProvider::start([FakeReply::status(404)]).await.expect("a provider");
+    let url = format!("{}?subscription-key=open-sesame", provider.base_url());
+    let model = OpenAi::at(&url).chat("m").expect("a model");
+    let error = Agent::new("host").model(model).run("x").await.expect_err("an error").to_string();
+    assert!(error.contains("is there") && !error.contains("open-sesame"), "{error}");
+}
+
+#[tokio::test]
+async fn a_time_limit_may_be_as_long_as_anybody_likes() {
+    let longest = ProviderTimeouts { connect: Duration::MAX, idle: Duration::MAX, total: Duration::MAX };
+    for streaming in BOTH_MODES {
+        let provider = FakeProvider::start([FakeReply::text("Yes.")]).await.expect("a provider");
+        let model = AdapterUnderTest::Chat.model_with_timeouts(&provider, streaming, longest);
+        AdapterTestRequest::from_text("x").send(&model).await.expect("an answer");
+    }
 }

@@ -58,7 +58,7 @@ impl LiveText {
         let seq = event.seq;
         let live = match &event.kind {
             RunEventKind::TextDelta { delta } => LiveEvent::Delta { seq, text: delta.clone() },
-            RunEventKind::ModelRetryScheduled { .. } => LiveEvent::Restarted,
+            RunEventKind::ModelRetryScheduled { .. } | RunEventKind::DeltasDiscarded => LiveEvent::Restarted,
             RunEventKind::ModelResponded(_) if !event.is_repeated => LiveEvent::Responded { seq },
             _ => return,
         };
@@ -227,7 +227,11 @@ impl TextReader {
     fn read_deltas_elsewhere(&mut self, deltas: Vec<LiveDelta>) {
         let waiting = std::mem::take(&mut self.elsewhere.waiting);
         for delta in waiting.into_iter().chain(deltas) {
-            let DeltaContent::Text(text) = &delta.content else { continue };
+            let text = match &delta.content {
+                DeltaContent::Text(text) => Some(text),
+                DeltaContent::Discarded => None,
+                _ => continue,
+            };
             // A nested agent's, or a delta of a response whose record was read first.
             if !delta.path.is_empty() || self.last_response.is_some_and(|last| delta.base < last) {
                 continue;
@@ -237,9 +241,10 @@ impl TextReader {
                 continue;
             }
             let response = Some((delta.epoch, delta.response));
-            self.elsewhere.is_void |= !self.written.is_empty() && self.elsewhere.current != response;
+            let is_other = self.elsewhere.current != response || text.is_none();
+            self.elsewhere.is_void |= !self.written.is_empty() && is_other;
             self.elsewhere.current = response;
-            if !self.elsewhere.is_void {
+            if let (Some(text), false) = (text, self.elsewhere.is_void) {
                 // A later response has begun, so the run goes on.
                 self.pieces.extend(self.held.drain(..));
                 self.written.push_str(text);

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use windlass_core::{
     id::CallId,
-    item::{Item, OpaqueItem, OutputStatus},
+    item::{Item, OpaqueItem, OutputStatus, ToolCall},
     run::Run,
     tool::ToolEffect,
 };
@@ -192,6 +192,32 @@ impl<C: Send + Sync + 'static, S: ToolSource<C>> ToolSource<C> for DeferredSourc
     }
 }
 
+impl<C: Send + Sync + 'static> ResolvedToolset<C> {
+    /// Returns the name of the tool that a call loads other tools with, if it does.
+    fn find_loader(&self, call: &ToolCall) -> Option<Arc<str>> {
+        if call.namespace.is_some() {
+            return None;
+        }
+        let loader = self.loaders.get_key_value(call.name.as_str()).map(|(name, _)| name.clone());
+        loader.or_else(|| (call.name == SEARCH_TOOL).then(|| SEARCH_TOOL.into()))
+    }
+
+    /// Returns the calls of the conversation before a run that load tools. They are known from the conversation alone.
+    pub(crate) fn earlier_loader_calls(&self, run: &Run) -> Vec<Arc<Item>> {
+        if self.deferred_names.is_empty() {
+            return Vec::new();
+        }
+        let as_loader = |item: &Item| match item {
+            Item::Call(call) => self.find_loader(call).map(|_| call.id.clone()),
+            _ => None,
+        };
+        let own: BTreeSet<CallId> =
+            run.items().iter().filter_map(|produced| as_loader(&produced.item)).collect();
+        let is_earlier = |item: &&Arc<Item>| as_loader(item).is_some_and(|call| !own.contains(&call));
+        run.history().iter().filter(is_earlier).cloned().collect()
+    }
+}
+
 /// The deferred tools that a run has loaded, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct LoadedTools {
@@ -232,10 +258,8 @@ impl LoadedTools {
 
     fn observe_item<C: Send + Sync + 'static>(&mut self, item: &Item, tools: &ResolvedToolset<C>) {
         match item {
-            Item::Call(call) if call.namespace.is_none() => {
-                let loader = tools.loaders.get_key_value(call.name.as_str()).map(|(name, _)| name.clone());
-                let search = (call.name == SEARCH_TOOL).then(|| SEARCH_TOOL.into());
-                if let Some(loader) = loader.or(search) {
+            Item::Call(call) => {
+                if let Some(loader) = tools.find_loader(call) {
                     self.open_calls.insert(call.id.clone(), loader);
                 }
             }

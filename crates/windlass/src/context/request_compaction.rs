@@ -17,6 +17,7 @@ use crate::error::truncate_message;
 use crate::model::{ModelError, ToolDefinition};
 use crate::run::{
     DriveError, ModelRequestParts, ModelRequester, ReservedRequest, SummaryReservation, call_unless_stopped,
+    jitter_fraction,
 };
 
 /// Bytes of a transcript for each token of the summarising model's window, of which a part stays free.
@@ -123,6 +124,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         let policy = &self.config.context_policy;
         let (history, input) = self.scope.with_run(|run| (run.shared_history(), run.input().to_vec()));
         let input = find_input(&history, &input);
+        let loaders = self.scope.with_run(|run| self.tools.earlier_loader_calls(run));
         let has_summariser = policy.summariser().is_some();
         let shrunk = shrink_history(
             &history,
@@ -135,7 +137,10 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
                 },
                 fits: &|estimate| gauge.tokens_of(size.fixed.saturating_add(estimate)) <= target,
                 is_pinned: &|item: &Arc<Item>| {
-                    policy.is_pinned(item) || input.iter().any(|own| Arc::ptr_eq(own, item))
+                    policy.is_pinned(item)
+                        || input.iter().any(|own| Arc::ptr_eq(own, item))
+                        // A recovered run reads from them which tools an earlier run of the session has loaded.
+                        || loaders.iter().any(|loader| Arc::ptr_eq(loader, item))
                 },
             },
         );
@@ -182,19 +187,33 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             SummaryReservation::Reserved(reserved) => Some(reserved),
             SummaryReservation::Refused => return Ok(without_summary()),
         };
-        let summary = call_unless_stopped(&self.scope.stop, summarise(summariser, removed, bytes)).await?;
-        let (note, usage) = match summary {
-            Ok(ModelSummary { text, mut usage, model }) => {
-                self.budget.note_summariser(model.as_deref());
-                self.config.prices.complete_usage(&mut usage, model.as_deref());
-                (summary_item(&shorten_summary(text, target), removed), usage)
-            }
-            Err(error) => {
+        let mut failed_usage: Option<Usage> = None;
+        let mut attempts = 1;
+        let (note, mut usage) = loop {
+            let asking = summarise(summariser, removed, bytes);
+            let error = match call_unless_stopped(&self.scope.stop, asking).await? {
+                Ok(ModelSummary { text, mut usage, model }) => {
+                    self.budget.note_summariser(model.as_deref());
+                    self.config.prices.complete_usage(&mut usage, model.as_deref());
+                    break (summary_item(&shorten_summary(text, target), removed), usage);
+                }
+                Err(error) => error,
+            };
+            let usage = error.usage().copied().unwrap_or_else(Usage::of_unknown_request);
+            let chance = jitter_fraction(self.scope.run_id.as_str(), self.turn, attempts);
+            let delay = self.config.model_retry.delay_after(attempts, error.retry_advice(), chance);
+            let Some(delay) = delay else {
                 let message = format!("the removed part of the history has no summary: {error}");
                 self.scope.emit_warning(truncate_message(message)).await;
-                (removal_note(), error.usage().copied().unwrap_or_else(Usage::of_unknown_request))
-            }
+                break (removal_note(), usage);
+            };
+            failed_usage.get_or_insert_default().add(&usage);
+            attempts += 1;
+            self.scope.unless_stopped(tokio::time::sleep(delay)).await?;
         };
+        if let Some(failed) = &failed_usage {
+            usage.add(failed);
+        }
         Ok(RemovedDescription { note, usage: Some(usage), reserved })
     }
 

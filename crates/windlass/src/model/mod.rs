@@ -202,6 +202,11 @@ impl DeltaSink {
         self.emitter.emit(RunEventKind::Warning { message: truncate_message(message.into()) }).await;
     }
 
+    /// Says that the deltas so far are void, because the response begins anew: another model is asked for it, for example.
+    pub async fn discard_deltas(&self) {
+        self.emitter.emit(RunEventKind::DeltasDiscarded).await;
+    }
+
     /// Sends a delta of a call's arguments.
     pub async fn emit_arguments(&self, call: impl Into<CallId>, delta: impl Into<String>) {
         self.emitter.emit(RunEventKind::ArgumentsDelta { call: call.into(), delta: delta.into() }).await;

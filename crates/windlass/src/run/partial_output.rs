@@ -39,6 +39,7 @@ impl PartialOutput {
             }
             RunEventKind::ModelResponded(_)
             | RunEventKind::ModelRetryScheduled { .. }
+            | RunEventKind::DeltasDiscarded
             | RunEventKind::AgentUpdated { .. } => {
                 self.has_ended = true;
                 false

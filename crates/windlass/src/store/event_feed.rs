@@ -193,6 +193,10 @@ impl EventFeed {
             if self.open_responses.get(&delta.path).is_some_and(is_other) {
                 self.discard_deltas(&delta.path);
             }
+            if delta.content == DeltaContent::Discarded {
+                self.discard_deltas(&delta.path);
+                continue;
+            }
             let open = self.open_responses.entry(delta.path.clone());
             let open = open.or_insert_with(|| OpenResponse { epoch, number, text: String::new() });
             if let DeltaContent::Text(text) = &delta.content {

@@ -9,12 +9,13 @@ use std::time::Instant;
 
 use serde_json::json;
 use windlass::core::usage::Usage;
-use windlass::store::{RunQuery, RunStatus, load_paused};
+use windlass::store::{RunQuery, RunStatus, StoredRun, load_paused};
 use windlass::{run::RunResult, session::Session};
 use windlass_text::SafeText;
 
 use self::chat_command::{CHAT_COMMANDS, CHAT_KEYS, ChatLine, similar_command};
 use self::image_input::attach_images;
+use super::cancel::cancel_stored_run;
 use super::tools::tool_line;
 use super::{build_driver, find_agent};
 use crate::agent_file::AgentFile;
@@ -101,15 +102,22 @@ impl ChatSession<'_> {
         Ok(())
     }
 
-    /// Resumes an unfinished run of this session first, so that the next message follows its turn.
-    async fn resume_unfinished_run(&mut self) -> Result<(), CliError> {
+    /// Returns the unfinished run of this session, if there is one.
+    async fn find_unfinished_run(&self) -> Result<Option<StoredRun>, CliError> {
         let unfinished = RunQuery {
             statuses: vec![RunStatus::Running, RunStatus::Paused],
             session: Some(self.session.id().clone()),
             limit: 1,
             ..RunQuery::default()
         };
-        let Some(stored) = self.store.list_runs(&unfinished).await?.into_iter().next() else { return Ok(()) };
+        Ok(self.store.list_runs(&unfinished).await?.into_iter().next())
+    }
+
+    /// Resumes an unfinished run of this session first, so that the next message follows its turn.
+    async fn resume_unfinished_run(&mut self) -> Result<(), CliError> {
+        // What became of an earlier turn says nothing about this one, which may have ended elsewhere.
+        self.last_exit = CommandExit::Success;
+        let Some(stored) = self.find_unfinished_run().await? else { return Ok(()) };
         let known = load_paused(&*self.store, &stored.run).await?;
         if self.term.output_format() == OutputFormat::Text {
             self.term.eprint_line(format!("run {} of this session is unfinished: resuming it", stored.run));
@@ -175,6 +183,16 @@ impl ChatSession<'_> {
                 }
             }
             ChatLine::Undo => {
+                // A turn that waits would go on with the next message, and act on what was undone.
+                if let Some(stored) = self.find_unfinished_run().await? {
+                    let doubt = cancel_stored_run(self.term, &self.store, &stored.run).await?;
+                    self.term.eprint_line(format!("  run {} is cancelled", stored.run));
+                    for call in doubt {
+                        let line = format!("  nobody knows what became of call {call}");
+                        self.term.eprint_line(SafeText::from_words(&line));
+                    }
+                }
+                self.last_exit = CommandExit::Success;
                 let taken = self.session.rewind(1).await?.len();
                 self.term.eprint_line(match taken {
                     0 => "  there is nothing to undo".to_owned(),
@@ -205,8 +223,14 @@ impl ChatSession<'_> {
         if self.last_exit == CommandExit::ProviderAway {
             // The session has an unfinished turn, which comes first.
             self.resume_unfinished_run().await?;
-            if self.last_exit == CommandExit::ProviderAway {
-                return Ok(NextStep::Prompt);
+            match self.last_exit {
+                CommandExit::ProviderAway => {
+                    self.term
+                        .eprint_line("  your message was not sent: the turn before it has no answer yet");
+                    return Ok(NextStep::Prompt);
+                }
+                CommandExit::Interrupted => return Ok(NextStep::Quit(CommandExit::Interrupted)),
+                _ => {}
             }
         }
         // The lines of a pipe may come from elsewhere, so only a user at the terminal can name images.
@@ -329,11 +353,8 @@ impl ChatSession<'_> {
             self.term.eprint_blank();
             self.term.eprint_line(paint(TextStyle::Faint, hint));
         }
-        // Without a terminal nobody sees that a call waits, unless the exit code tells it.
-        match self.last_exit {
-            CommandExit::WaitingForPerson if !self.term.can_prompt() => CommandExit::WaitingForPerson,
-            _ => CommandExit::Success,
-        }
+        // Without a terminal nobody sees that a call waits or that the last turn failed, unless the exit code tells it.
+        if self.term.can_prompt() { CommandExit::Success } else { self.last_exit }
     }
 }
 

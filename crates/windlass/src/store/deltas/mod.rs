@@ -123,6 +123,8 @@ pub enum DeltaContent {
         /// The part.
         delta: String,
     },
+    /// The deltas of the response before this one are void.
+    Discarded,
 }
 
 impl DeltaContent {
@@ -134,6 +136,7 @@ impl DeltaContent {
             RunEventKind::ArgumentsDelta { call, delta } => {
                 Some(Self::Arguments { call: call.clone(), delta: delta.clone() })
             }
+            RunEventKind::DeltasDiscarded => Some(Self::Discarded),
             _ => None,
         }
     }
@@ -143,12 +146,14 @@ impl DeltaContent {
             Self::Text(delta) => RunEventKind::TextDelta { delta },
             Self::Reasoning(delta) => RunEventKind::ReasoningDelta { delta },
             Self::Arguments { call, delta } => RunEventKind::ArgumentsDelta { call, delta },
+            Self::Discarded => RunEventKind::DeltasDiscarded,
         }
     }
 
     fn text(&self) -> &str {
         match self {
             Self::Text(text) | Self::Reasoning(text) | Self::Arguments { delta: text, .. } => text,
+            Self::Discarded => "",
         }
     }
 
