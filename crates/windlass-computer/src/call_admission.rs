@@ -176,6 +176,7 @@ impl ComputerRegistry {
                 display: self.settings.source.display(),
                 address: evidence.and_then(|evidence| evidence.page.address.clone()),
                 target: evidence.and_then(|evidence| evidence.target(place).cloned()),
+                drop_target: evidence.and_then(|evidence| evidence.drop_target(place).cloned()),
                 screenshot: evidence.and_then(|evidence| evidence.screenshot.clone()),
                 picture_digest: evidence.and_then(ScreenEvidence::picture_digest),
                 actions_taken: taken,

@@ -10,17 +10,69 @@ use windlass::tool::CallEvidence;
 
 use crate::action::ComputerAction;
 use crate::computer::{Computer, ComputerError, Screenshot};
-use crate::target::{ScreenTarget, TargetPlace, target_places};
+use crate::target::{ExpectedTarget, ScreenTarget, TargetPlace, expected_targets};
 
 /// The screen as it was when a call was judged.
 #[derive(Clone, Debug)]
 pub(crate) struct ScreenEvidence {
     /// The page as a whole.
     pub(crate) page: ScreenTarget,
-    /// The place and the element of each action, in order.
-    pub(crate) targets: Vec<Option<(TargetPlace, ScreenTarget)>>,
+    /// The targets of each action, in order: two for a drag.
+    targets: Vec<Vec<SeenTarget>>,
     /// The picture that a person or a reviewer is shown.
     pub(crate) screenshot: Option<Screenshot>,
+}
+
+/// A target of an action as it was when the call was judged.
+#[derive(Clone, Debug)]
+struct SeenTarget {
+    expected: ExpectedTarget,
+    seen: ScreenTarget,
+}
+
+impl SeenTarget {
+    /// Returns the place that was described.
+    fn place(expected: &ExpectedTarget) -> TargetPlace {
+        match expected {
+            ExpectedTarget::Place(place) | ExpectedTarget::FocusAfterClick(place) => place.clone(),
+            ExpectedTarget::Unseen => TargetPlace::Page,
+        }
+    }
+
+    /// Returns true if the action does not run in a call that somebody decided about. A computer without pages knows no
+    /// elements: its windows are compared instead.
+    fn is_unseen(&self) -> bool {
+        self.expected == ExpectedTarget::Unseen && self.seen.address.is_some()
+    }
+
+    /// Returns the element that the action would hit, if the computer can tell.
+    fn known_target(&self) -> Option<&ScreenTarget> {
+        Some(&self.seen).filter(|_| !self.is_unseen())
+    }
+
+    /// Returns the difference before the call runs.
+    async fn difference(&self, computer: &Arc<dyn Computer>) -> Result<Option<String>, ComputerError> {
+        find_difference(computer, &Self::place(&self.expected), &self.seen).await
+    }
+
+    /// Returns the difference before an action that follows others in its call.
+    async fn later_difference(&self, computer: &Arc<dyn Computer>) -> Result<Option<String>, ComputerError> {
+        if self.is_unseen() {
+            return Ok(Some(
+                "nobody has seen the element that it would hit, because what the call does before determines it; send \
+                 it in a call of its own"
+                    .to_owned(),
+            ));
+        }
+        let now = computer.describe_target(Self::place(&self.expected)).await?;
+        let difference = self.seen.element_difference(&now);
+        if difference.is_some() || !matches!(self.expected, ExpectedTarget::FocusAfterClick(_)) {
+            return Ok(difference);
+        }
+        let focus = computer.describe_target(TargetPlace::Focus).await?;
+        let difference = self.seen.document_difference(&focus);
+        Ok(difference.map(|difference| format!("the keys would go to {focus}: {difference}")))
+    }
 }
 
 /// Number of times that a place is described until its content is as it was seen.
@@ -57,22 +109,28 @@ impl ScreenEvidence {
     ) -> Result<Self, ComputerError> {
         let page = computer.describe_target(TargetPlace::Page).await?;
         let mut targets = Vec::with_capacity(actions.len());
-        for place in target_places(actions) {
-            targets.push(match place {
-                None => None,
-                Some(TargetPlace::Page) => Some((TargetPlace::Page, page.clone())),
-                Some(place) => {
-                    let target = computer.describe_target(place.clone()).await?;
-                    Some((place, target))
-                }
-            });
+        for expected in expected_targets(actions) {
+            let mut seen_targets = Vec::with_capacity(expected.len());
+            for expected in expected {
+                let seen = match SeenTarget::place(&expected) {
+                    TargetPlace::Page => page.clone(),
+                    place => computer.describe_target(place).await?,
+                };
+                seen_targets.push(SeenTarget { expected, seen });
+            }
+            targets.push(seen_targets);
         }
         Ok(Self { page, targets, screenshot: None })
     }
 
-    /// Returns the element that an action would have hit.
+    /// Returns the element that an action would have hit: the first one for a drag.
     pub(crate) fn target(&self, index: usize) -> Option<&ScreenTarget> {
-        self.targets.get(index)?.as_ref().map(|(_, target)| target)
+        self.targets.get(index)?.first()?.known_target()
+    }
+
+    /// Returns the element that a drag would have ended on.
+    pub(crate) fn drop_target(&self, index: usize) -> Option<&ScreenTarget> {
+        self.targets.get(index)?.get(1)?.known_target()
     }
 
     pub(crate) fn picture_digest(&self) -> Option<Digest> {
@@ -91,8 +149,8 @@ impl ScreenEvidence {
         &self,
         computer: &Arc<dyn Computer>,
     ) -> Result<Option<String>, ComputerError> {
-        for (place, seen) in self.targets.iter().flatten() {
-            if let Some(difference) = find_difference(computer, place, seen).await? {
+        for target in self.targets.iter().flatten() {
+            if let Some(difference) = target.difference(computer).await? {
                 return Ok(Some(difference));
             }
         }
@@ -107,12 +165,16 @@ impl ScreenEvidence {
         computer: &Arc<dyn Computer>,
         index: usize,
     ) -> Result<Option<String>, ComputerError> {
-        let Some(Some((place, seen))) = self.targets.get(index) else { return Ok(None) };
-        if index == 0 {
-            return find_difference(computer, place, seen).await;
+        for target in self.targets.get(index).into_iter().flatten() {
+            let difference = match index {
+                0 if !target.is_unseen() => target.difference(computer).await?,
+                _ => target.later_difference(computer).await?,
+            };
+            if difference.is_some() {
+                return Ok(difference);
+            }
         }
-        let now = computer.describe_target(place.clone()).await?;
-        Ok(seen.element_difference(&now))
+        Ok(None)
     }
 
     /// Returns the evidence in the form that an approver is shown, without its picture.
@@ -121,11 +183,19 @@ impl ScreenEvidence {
         if let Some(address) = &self.page.address {
             lines.push(format!("The page is {address}."));
         }
-        for (action, target) in actions.iter().zip(&self.targets) {
-            match target {
-                Some((_, target)) if !target.is_unknown() => lines.push(format!("{action}: {target}")),
-                _ => lines.push(action.to_string()),
-            }
+        for (index, action) in actions.iter().enumerate() {
+            let is_unseen = self.targets.get(index).is_some_and(|all| all.iter().any(SeenTarget::is_unseen));
+            let known = |target: Option<&ScreenTarget>| {
+                target.filter(|target| !target.is_unknown()).map(ScreenTarget::to_string)
+            };
+            lines.push(match (known(self.target(index)), known(self.drop_target(index))) {
+                _ if is_unseen => format!(
+                    "{action}: not done in this call, because what is done before determines which element it hits"
+                ),
+                (Some(target), Some(end)) => format!("{action}: {target}, dropped on {end}"),
+                (Some(target), None) => format!("{action}: {target}"),
+                (None, _) => action.to_string(),
+            });
         }
         if let Some(digest) = self.picture_digest() {
             lines.push(format!("The picture has the digest {digest}."));
@@ -134,7 +204,8 @@ impl ScreenEvidence {
         let details = json!({
             "address": self.page.address,
             "picture": self.picture_digest().map(|digest| digest.to_string()),
-            "targets": self.targets.iter().map(|target| target.as_ref().map(|(_, target)| target)).collect::<Vec<_>>(),
+            "targets": (0..self.targets.len()).map(|index| self.target(index)).collect::<Vec<_>>(),
+            "drop_targets": (0..self.targets.len()).map(|index| self.drop_target(index)).collect::<Vec<_>>(),
         });
         CallEvidence::new(lines.join("\n")).with_details(details)
     }

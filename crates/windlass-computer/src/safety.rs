@@ -29,6 +29,8 @@ pub struct ProposedAction {
     pub address: Option<String>,
     /// The element that the action would hit, if the computer can tell.
     pub target: Option<ScreenTarget>,
+    /// The element that a drag would end on, if the computer can tell.
+    pub drop_target: Option<ScreenTarget>,
     /// The screen before the call.
     pub screenshot: Option<Screenshot>,
     /// Digest of the screenshot.

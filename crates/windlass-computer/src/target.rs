@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::action::{ComputerAction, ScreenPoint};
+use crate::key::{KeyChord, KeyboardKey, NamedKey};
 
 /// A place on the screen that an action has an effect on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +13,8 @@ use crate::action::{ComputerAction, ScreenPoint};
 pub enum TargetPlace {
     /// The element at this point.
     At(ScreenPoint),
+    /// The element under the pointer.
+    Pointer,
     /// The element that has the keyboard focus.
     Focus,
     /// The open dialog or question of the page.
@@ -22,6 +25,8 @@ pub enum TargetPlace {
     Tab(usize),
     /// The element with this reference, from a reading of the page.
     Element(String),
+    /// The file field of the file chooser that the page has opened.
+    FileChooser,
 }
 
 /// The description of the element at a place of the screen. Absent fields are not known.
@@ -67,24 +72,25 @@ impl ScreenTarget {
     /// Returns the difference of page, frame and element; `None` if they match. The text and the values around
     /// the element may differ, as they do after the first actions of a call.
     pub(crate) fn element_difference(&self, now: &Self) -> Option<String> {
-        let shown = |value: &Option<String>| value.as_deref().unwrap_or("nothing").to_owned();
-        for (what, then, now) in [
-            ("the page", &self.address, &now.address),
-            ("the frame", &self.frame, &now.frame),
-            ("the origin", &self.origin, &now.origin),
-            ("the element", &self.element, &now.element),
-        ] {
-            if then != now {
-                return Some(format!("{what} was {} and is {} now", shown(then), shown(now)));
-            }
-        }
-        None
+        self.document_difference(now).or_else(|| field_difference("the element", &self.element, &now.element))
+    }
+
+    /// Returns the difference of page, frame and origin; `None` if they match.
+    pub(crate) fn document_difference(&self, now: &Self) -> Option<String> {
+        field_difference("the page", &self.address, &now.address)
+            .or_else(|| field_difference("the frame", &self.frame, &now.frame))
+            .or_else(|| field_difference("the origin", &self.origin, &now.origin))
     }
 
     /// Returns true if nothing is known about the target.
     pub fn is_unknown(&self) -> bool {
         *self == Self::default()
     }
+}
+
+fn field_difference(what: &str, then: &Option<String>, now: &Option<String>) -> Option<String> {
+    let shown = |value: &Option<String>| value.as_deref().unwrap_or("nothing").to_owned();
+    (then != now).then(|| format!("{what} was {} and is {} now", shown(then), shown(now)))
 }
 
 /// Prefix of a fingerprint of the brightness of coarse cells.
@@ -124,88 +130,201 @@ impl fmt::Display for ScreenTarget {
         if let Some(frame) = &self.frame {
             write!(f, ", in the frame {frame}")?;
         }
-        Ok(())
+        // The URL of an empty or written document does not tell whose it is.
+        let url = self.frame.as_ref().or(self.address.as_ref());
+        match (&self.origin, url) {
+            (Some(origin), Some(url)) if !is_url_of(url, origin) => write!(f, " (origin {origin})"),
+            _ => Ok(()),
+        }
     }
 }
 
-/// Returns the places that the actions of a call have an effect on, one per action; `None` for actions
-/// without a place of their own. Typed text goes to the element that the call clicked before.
-pub(crate) fn target_places(actions: &[ComputerAction]) -> Vec<Option<TargetPlace>> {
-    /// The keyboard focus, as far as the actions before determine it.
-    enum ExpectedFocus {
-        Current,
-        Clicked(ScreenPoint),
-        Unknown,
+/// Returns true if a URL begins with an origin.
+fn is_url_of(url: &str, origin: &str) -> bool {
+    url.strip_prefix(origin).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?', '#']))
+}
+
+/// The target that an action will have when it runs, as far as the actions before it in the call determine it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ExpectedTarget {
+    /// The element at a place.
+    Place(TargetPlace),
+    /// The keyboard focus, which an action before gave to the element at a place or to another one of its document.
+    FocusAfterClick(TargetPlace),
+    /// An element that nobody can see before the call runs, because an action before may move the focus or the pointer
+    /// to any element.
+    Unseen,
+}
+
+/// The keyboard focus during a call.
+#[derive(Clone)]
+enum ExpectedFocus {
+    /// It is where it was before the call.
+    Current,
+    /// A click gave it to the element at this place, or to another one of its document.
+    Clicked(TargetPlace),
+    Unseen,
+}
+
+impl ExpectedFocus {
+    fn after_click(clicked: &ExpectedTarget) -> Self {
+        match clicked {
+            ExpectedTarget::Place(place) => Self::Clicked(place.clone()),
+            ExpectedTarget::FocusAfterClick(_) | ExpectedTarget::Unseen => Self::Unseen,
+        }
     }
-    let mut focus = ExpectedFocus::Current;
-    let of_focus = |focus: &ExpectedFocus| match focus {
-        ExpectedFocus::Current => Some(TargetPlace::Focus),
-        ExpectedFocus::Clicked(at) => Some(TargetPlace::At(*at)),
-        ExpectedFocus::Unknown => Some(TargetPlace::Page),
+
+    fn target(&self) -> ExpectedTarget {
+        match self {
+            Self::Current => ExpectedTarget::Place(TargetPlace::Focus),
+            Self::Clicked(place) => ExpectedTarget::FocusAfterClick(place.clone()),
+            Self::Unseen => ExpectedTarget::Unseen,
+        }
+    }
+
+    /// Returns the target of keys that are pressed a number of times. The Tab key moves the focus, whatever has it.
+    fn target_of_keys(&self, chord: &KeyChord, times: u32) -> ExpectedTarget {
+        match self.target() {
+            ExpectedTarget::Unseen if is_focus_step(chord) => ExpectedTarget::Place(TargetPlace::Page),
+            // The second press hits what the first one has made of the focus.
+            _ if times > 1 && may_move_focus(chord) && !is_focus_step(chord) => ExpectedTarget::Unseen,
+            target => target,
+        }
+    }
+}
+
+/// Returns true if a chord is the Tab key, alone or with Shift.
+fn is_focus_step(chord: &KeyChord) -> bool {
+    let is_part = |key: &KeyboardKey| matches!(key, KeyboardKey::Named(NamedKey::Tab | NamedKey::Shift));
+    chord.keys().iter().all(is_part) && chord.keys().contains(&KeyboardKey::Named(NamedKey::Tab))
+}
+
+/// Returns true if keys may move the focus by themselves, or do more than edit the element that has it.
+fn may_move_focus(chord: &KeyChord) -> bool {
+    let edits = |key: &KeyboardKey| match key {
+        // A space presses a button.
+        KeyboardKey::Char(char) => *char != ' ',
+        KeyboardKey::Named(named) => matches!(
+            named,
+            NamedKey::Control
+                | NamedKey::Shift
+                | NamedKey::Meta
+                | NamedKey::Backspace
+                | NamedKey::Delete
+                | NamedKey::Insert
+                | NamedKey::Home
+                | NamedKey::End
+                | NamedKey::PageUp
+                | NamedKey::PageDown
+                | NamedKey::ArrowLeft
+                | NamedKey::ArrowUp
+                | NamedKey::ArrowRight
+                | NamedKey::ArrowDown
+        ),
     };
-    let mut places = Vec::with_capacity(actions.len());
+    !chord.keys().iter().all(edits)
+}
+
+/// Returns the targets of each action of a call: none for an action without an effect on an element, and two for a
+/// drag, the second of which is where it ends. Keys go to the element that the call clicked before.
+pub(crate) fn expected_targets(actions: &[ComputerAction]) -> Vec<Vec<ExpectedTarget>> {
+    let at = ExpectedTarget::Place;
+    let mut focus = ExpectedFocus::Current;
+    // The element under the pointer.
+    let mut pointer = at(TargetPlace::Pointer);
+    let mut targets = Vec::with_capacity(actions.len());
     for action in actions {
-        places.push(match action {
-            ComputerAction::Click { at, .. } => {
-                focus = at.map_or(ExpectedFocus::Unknown, ExpectedFocus::Clicked);
-                Some(at.map_or(TargetPlace::Page, TargetPlace::At))
+        targets.push(match action {
+            ComputerAction::Click { at: point, .. } => {
+                pointer = point.map_or(pointer, |point| at(TargetPlace::At(point)));
+                focus = ExpectedFocus::after_click(&pointer);
+                vec![pointer.clone()]
             }
-            ComputerAction::Scroll { at, .. } => Some(at.map_or(TargetPlace::Page, TargetPlace::At)),
-            ComputerAction::Move { to, .. } => Some(TargetPlace::At(*to)),
+            ComputerAction::Scroll { at: point, .. } => {
+                pointer = point.map_or(pointer, |point| at(TargetPlace::At(point)));
+                vec![pointer.clone()]
+            }
+            ComputerAction::Move { to, .. } => {
+                pointer = at(TargetPlace::At(*to));
+                vec![pointer.clone()]
+            }
             ComputerAction::Drag { path, .. } => {
-                focus = ExpectedFocus::Unknown;
-                Some(path.first().map_or(TargetPlace::Page, |at| TargetPlace::At(*at)))
+                let ends = path.first().into_iter().chain(path.last().filter(|_| path.len() > 1));
+                let ends: Vec<_> = ends.map(|point| at(TargetPlace::At(*point))).collect();
+                focus = ends.first().map_or(focus, ExpectedFocus::after_click);
+                pointer = ends.last().cloned().unwrap_or(pointer);
+                ends
             }
+            ComputerAction::MouseDown { .. } => {
+                focus = ExpectedFocus::after_click(&pointer);
+                vec![pointer.clone()]
+            }
+            ComputerAction::MouseUp { .. } => vec![pointer.clone()],
             ComputerAction::TypeText { text } => {
-                let place = of_focus(&focus);
+                let target = focus.target();
                 if text.contains(['\n', '\t']) {
-                    focus = ExpectedFocus::Unknown;
+                    focus = ExpectedFocus::Unseen;
                 }
-                place
+                vec![target]
             }
-            ComputerAction::PressKeys { .. } | ComputerAction::HoldKeys { .. } => {
-                let place = of_focus(&focus);
-                focus = ExpectedFocus::Unknown;
-                place
+            ComputerAction::PressKeys { chord, times } => {
+                let target = focus.target_of_keys(chord, *times);
+                if may_move_focus(chord) {
+                    focus = ExpectedFocus::Unseen;
+                }
+                vec![target]
             }
-            ComputerAction::MouseDown { .. } | ComputerAction::MouseUp { .. } => {
-                focus = ExpectedFocus::Unknown;
-                Some(TargetPlace::Page)
+            ComputerAction::HoldKeys { chord, .. } => {
+                let target = focus.target_of_keys(chord, 1);
+                if may_move_focus(chord) {
+                    focus = ExpectedFocus::Unseen;
+                }
+                vec![target]
             }
-            ComputerAction::AnswerDialog { .. } => Some(TargetPlace::Dialog),
+            ComputerAction::AnswerDialog { .. } => vec![at(TargetPlace::Dialog)],
+            // What was seen in one tab is compared with what is in the other.
             ComputerAction::SwitchTab { tab } | ComputerAction::CloseTab { tab } => {
-                focus = ExpectedFocus::Unknown;
-                Some(TargetPlace::Tab(*tab))
+                vec![at(TargetPlace::Tab(*tab))]
             }
-            ComputerAction::FillField { field, .. } => Some(TargetPlace::Element(field.clone())),
+            ComputerAction::FillField { field, .. } => {
+                focus = ExpectedFocus::Unseen;
+                vec![at(TargetPlace::Element(field.clone()))]
+            }
             ComputerAction::ClickElement { element, .. } => {
-                focus = ExpectedFocus::Unknown;
-                Some(TargetPlace::Element(element.clone()))
+                let target = at(TargetPlace::Element(element.clone()));
+                focus = ExpectedFocus::after_click(&target);
+                pointer = ExpectedTarget::Unseen;
+                vec![target]
             }
-            ComputerAction::HoverElement { element } | ComputerAction::ScrollToElement { element } => {
-                Some(TargetPlace::Element(element.clone()))
+            ComputerAction::HoverElement { element } => {
+                pointer = ExpectedTarget::Unseen;
+                vec![at(TargetPlace::Element(element.clone()))]
             }
-            ComputerAction::UploadFiles { field: Some(field), .. } => {
-                Some(TargetPlace::Element(field.clone()))
+            ComputerAction::ScrollToElement { element } => {
+                vec![at(TargetPlace::Element(element.clone()))]
             }
-            ComputerAction::Back
-            | ComputerAction::Forward
-            | ComputerAction::Reload
-            | ComputerAction::UploadFiles { field: None, .. } => Some(TargetPlace::Page),
+            ComputerAction::UploadFiles { field, .. } => {
+                let field = field.clone().map_or(TargetPlace::FileChooser, TargetPlace::Element);
+                vec![at(field)]
+            }
+            ComputerAction::Back | ComputerAction::Forward | ComputerAction::Reload => {
+                vec![at(TargetPlace::Page)]
+            }
             // The address says what happens; the page that is open does not matter.
-            ComputerAction::Navigate { .. } => None,
-            ComputerAction::NewTab => {
-                focus = ExpectedFocus::Unknown;
-                None
-            }
-            ComputerAction::Screenshot
+            ComputerAction::Navigate { .. } => Vec::new(),
+            ComputerAction::NewTab
+            | ComputerAction::Screenshot
             | ComputerAction::Zoom { .. }
             | ComputerAction::CursorPosition
             | ComputerAction::Wait { .. }
             | ComputerAction::ListTabs
             | ComputerAction::ReadPage { .. }
-            | ComputerAction::FindElements { .. } => None,
+            | ComputerAction::FindElements { .. } => Vec::new(),
         });
     }
-    places
+    targets
 }
+
+#[cfg(test)]
+#[path = "target_tests.rs"]
+mod tests;

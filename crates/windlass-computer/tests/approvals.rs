@@ -24,8 +24,8 @@ use windlass::model::{ScriptedModel, ScriptedResponse};
 use windlass::store::{MemoryStore, Store};
 use windlass::tool::{Tool, fetch_evidence};
 use windlass_computer::{
-    ActionVerdict, Browser, BrowserOptions, Computer, ComputerTool, PausePolicy, PrivateNetworkPolicy,
-    SafetyCheckDecision, TargetPlace,
+    ActionVerdict, Browser, BrowserOptions, Computer, ComputerTool, KeyChord, MouseButton, PausePolicy,
+    PrivateNetworkPolicy, SafetyCheckDecision, TargetPlace, UploadPolicy,
 };
 
 /// A page with a button in a form, and the same page in a frame of another site.
@@ -119,14 +119,22 @@ async fn a_hostile_site_gets_no_click_by_any_trap() {
     let pages = TestPageServer::serve().await;
     let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
     let browser = Arc::new(browser);
-    for seed in hostile_seeds(2) {
+    // The ways to act at a place: by naming it, at the pointer, and at the end of a path.
+    let ways = [
+        json!([click_action(120, 70)]),
+        json!([{ "action": "left_click" }]),
+        json!([{ "action": "left_mouse_down" }]),
+        json!([{ "type": "drag", "path": [[1000, 700], [120, 70]] }]),
+    ];
+    for seed in hostile_seeds(ways.len() as u64) {
         let mut numbers = SeededNumbers(seed);
+        let way = &ways[seed as usize % ways.len()];
         for name in CLICK_TRAPS {
             let url = add_click_trap(&pages, &mut numbers, name);
             browser.navigate(&url).await.expect("the page opens");
+            browser.move_to(point_at(120, 70), &KeyChord::EMPTY).await.expect("the pointer moves");
             let tool = ComputerTool::with_computer(browser.clone()).approve_if(|_| true);
-            let replies =
-                [computer_call("c1", json!([click_action(120, 70)])), ScriptedResponse::text("done")];
+            let replies = [computer_call("c1", way.clone()), ScriptedResponse::text("done")];
             let (agent, _) = agent_with_tool(&tool, replies);
             let mut paused = agent.run("go").await.expect("the run pauses").into_paused().expect("it waits");
             let at = || TargetPlace::At(point_at(120, 70));
@@ -136,12 +144,12 @@ async fn a_hostile_site_gets_no_click_by_any_trap() {
                 Ok(now) => now != seen,
                 Err(_) => false,
             });
-            assert!(is_sprung.await, "{name}, seed {seed}");
+            assert!(is_sprung.await, "{name}, seed {seed}, {way}");
             paused.approve("c1").expect("a person approves");
             let outcome = agent.resume(paused).await.expect("the run ends");
             let told = output_of(&outcome, "c1").text().into_owned();
             let is_refused = told.contains("not the one that this call was decided for");
-            assert!(is_refused, "{name}, seed {seed}: {told}");
+            assert!(is_refused, "{name}, seed {seed}, {way}: {told}");
             let stolen = pages.requests().into_iter().find(|asked| asked.contains("/stolen"));
             assert_eq!((stolen, pages.submissions().len()), (None, 0), "{name}, seed {seed}");
             browser.answer_dialog(windlass_computer::DialogAnswer::Dismiss, None).await.ok();
@@ -264,9 +272,16 @@ async fn a_person_is_shown_the_address_the_element_and_the_picture() {
 
 /// Runs an agent with a tool that waits for the approval of a click, and returns the evidence of the call.
 async fn run_to_evidence(tool: Tool) -> (Agent, windlass::run::PausedRun, windlass::tool::CallEvidence) {
-    let click = computer_call("c1", json!([click_action(1, 2)]));
+    run_call_to_evidence(tool, computer_call("c1", json!([click_action(1, 2)]))).await
+}
+
+/// Runs an agent with a tool that waits for the approval of the call `c1`, and returns the evidence of the call.
+async fn run_call_to_evidence(
+    tool: Tool,
+    call: ScriptedResponse,
+) -> (Agent, windlass::run::PausedRun, windlass::tool::CallEvidence) {
     let agent =
-        Agent::new("clerk").model(ScriptedModel::new([click, ScriptedResponse::text("done")])).tools(tool);
+        Agent::new("clerk").model(ScriptedModel::new([call, ScriptedResponse::text("done")])).tools(tool);
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let run = agent.run("go").store(store.clone()).run_id("shown");
     let paused = run.await.expect("the run pauses").into_paused().expect("it waits");
@@ -303,6 +318,217 @@ async fn whoever_requires_an_approval_the_person_sees_the_screen_and_the_click_i
             assert_eq!(is_refused, expected == 0, "{place}: {told}");
         }
     }
+}
+
+/// Approves the call `c1` and returns what the model is told.
+async fn approve_call(agent: &Agent, mut paused: windlass::run::PausedRun) -> String {
+    paused.approve("c1").expect("a person approves");
+    let outcome = agent.resume(paused).await.expect("the run ends");
+    output_of(&outcome, "c1").text().into_owned()
+}
+
+/// Returns the reference of the element that a query finds.
+async fn find_reference(browser: &Browser, query: &str) -> String {
+    let found = browser.find_elements(query).await.expect("it is found");
+    found.split(['[', ']']).nth(1).expect("a reference").to_owned()
+}
+
+/// Opens a page in a new tab, which becomes the current one.
+async fn open_tab_at(browser: &Browser, url: &str) {
+    browser.open_unchecked_tab(url).await.expect("the browser opens it");
+    let is_current = poll_until(async || {
+        let tabs = browser.list_tabs().await.expect("tabs");
+        tabs.iter().any(|tab| tab.is_current && tab.url == url)
+    });
+    assert!(is_current.await, "{url}");
+}
+
+#[tokio::test]
+async fn an_element_of_another_tab_is_neither_clicked_nor_filled_in() {
+    let pages = TestPageServer::serve().await;
+    let button = |name: &str, path: &str| {
+        format!(
+            "<style>body{{margin:0}}</style><button onclick=\"fetch('{path}')\" style='position:absolute;left:40px;\
+             top:40px;width:200px;height:40px'>{name}</button>"
+        )
+    };
+    let fields = "<input id=own aria-label=Code style='position:absolute;left:40px;top:140px'>\
+                  <input id=file type=file aria-label=CV style='position:absolute;left:40px;top:240px'>";
+    let first = pages.add("first", &format!("{}{fields}", button("Cancel", "/cancelled")));
+    let second = pages.add("second", &button("Pay", "/paid"));
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("cv.txt"), "a life").expect("a file");
+    let uploads = UploadPolicy::From(folder.path().to_owned());
+    let Some(browser) = start_browser(BrowserOptions { uploads, ..BrowserOptions::default() }).await else {
+        return;
+    };
+    let browser = Arc::new(browser);
+    browser.navigate(&first).await.expect("the page opens");
+    let cancel = find_reference(&browser, "Cancel").await;
+    let (code, cv) = (find_reference(&browser, "Code").await, find_reference(&browser, "CV").await);
+    let tool = || ComputerTool::with_computer(browser.clone()).page_tool::<()>().needs_approval();
+    let click = || ScriptedResponse::call("c1", "page", json!({ "op": "click", "element": cancel }));
+
+    // The page opens the tab while a person decides, and before.
+    let (agent, paused, evidence) = run_call_to_evidence(tool(), click()).await;
+    assert!(evidence.summary.contains("button \"Cancel\""), "{}", evidence.summary);
+    open_tab_at(&browser, &second).await;
+    let told = approve_call(&agent, paused).await;
+    assert!(told.contains("Nothing of it was done"), "{told}");
+    let (agent, paused, evidence) = run_call_to_evidence(tool(), click()).await;
+    assert!(!evidence.summary.contains("Cancel"), "nobody sees that tab: {}", evidence.summary);
+    let told = approve_call(&agent, paused).await;
+    assert!(told.contains("could not be described"), "{told}");
+
+    // Nor without any approval.
+    let none = &KeyChord::EMPTY;
+    let files = ["cv.txt".to_owned()];
+    for refused in [
+        browser.click_element(&cancel, MouseButton::Left, 1, none).await,
+        browser.hover_element(&cancel).await,
+        browser.scroll_to_element(&cancel).await,
+        browser.fill_field(&code, "1234", &[]).await,
+        browser.upload_files(Some(&cv), &files).await,
+    ] {
+        let refused = refused.expect_err("it is in another tab").to_string();
+        assert!(refused.contains("another tab"), "{refused}");
+    }
+
+    browser.switch_tab(0).await.expect("the tab is there");
+    let (agent, paused, _) = run_call_to_evidence(tool(), click()).await;
+    approve_call(&agent, paused).await;
+    let asked = |path: &str| pages.requests().iter().any(|asked| asked.ends_with(path));
+    assert!(poll_until(async || asked("/cancelled")).await, "in its own tab it is clicked");
+    assert!(!asked("/paid"));
+    let values = browser.evaluate("[own.value, file.files.length]").await.expect("values");
+    assert_eq!(values, json!(["", 0]));
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn files_go_to_the_field_that_the_person_saw() {
+    let pages = TestPageServer::serve().await;
+    let field = |name: &str, top: u32| {
+        format!(
+            "<input type=file aria-label={name} id={name} onchange=\"fetch('/taken-by-{name}')\" \
+             style='position:absolute;left:40px;top:{top}px;width:300px;height:30px'>"
+        )
+    };
+    pages.add("thief", &format!("<style>body{{margin:0}}</style>{}", field("Backup", 10)));
+    let frame = format!(
+        "<iframe style='position:absolute;left:0;top:200px;border:0;width:600px;height:200px' src='{}'></iframe>",
+        pages.other_site_url("thief")
+    );
+    let url = pages.add("cv", &format!("<style>body{{margin:0}}</style>{}{frame}", field("CV", 40)));
+    let other = pages.add("shop", SHOP);
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("cv.txt"), "a life").expect("a file");
+    let uploads = UploadPolicy::From(folder.path().to_owned());
+    let Some(browser) = start_browser(BrowserOptions { uploads, ..BrowserOptions::default() }).await else {
+        return;
+    };
+    let browser = Arc::new(browser);
+    browser.navigate(&url).await.expect("the page opens");
+    let choose = async |y: u32, shown: &str| {
+        // A click before the frame is shown does not reach it.
+        let is_asked = async || {
+            browser
+                .click(Some(point_at(60, y)), MouseButton::Left, 1, &KeyChord::EMPTY)
+                .await
+                .expect("a click");
+            let target = browser.describe_target(TargetPlace::FileChooser).await.expect("a target");
+            target.element.is_some_and(|element| element.contains(shown))
+        };
+        assert!(poll_until(is_asked).await, "{shown}");
+    };
+    let tool = || ComputerTool::with_computer(browser.clone()).browser_tool::<()>().needs_approval();
+    let upload = || ScriptedResponse::call("c1", "browser", json!({ "op": "upload", "files": ["cv.txt"] }));
+    let taken =
+        || pages.requests().into_iter().filter(|asked| asked.contains("/taken-by-")).collect::<Vec<_>>();
+
+    // A frame of another site takes the place of the field while the person decides.
+    choose(55, "CV").await;
+    let (agent, paused, evidence) = run_call_to_evidence(tool(), upload()).await;
+    assert!(evidence.summary.contains("file \"CV\" on http://127.0.0.1"), "{}", evidence.summary);
+    choose(225, "Backup").await;
+    let told = approve_call(&agent, paused).await;
+    assert!(told.contains("the frame was nothing and is http://localhost"), "{told}");
+
+    // The person sees whose field it is.
+    let (_, _, evidence) = run_call_to_evidence(tool(), upload()).await;
+    let shown = format!("file \"Backup\" on {url}, in the frame {}", pages.other_site_url("thief"));
+    assert!(evidence.summary.contains(&shown), "{}", evidence.summary);
+
+    // The chooser of a tab is not that of the tab that is seen.
+    open_tab_at(&browser, &other).await;
+    let (agent, paused, evidence) = run_call_to_evidence(tool(), upload()).await;
+    assert!(!evidence.summary.contains("Backup"), "{}", evidence.summary);
+    let told = approve_call(&agent, paused).await;
+    assert!(told.contains("no page asks for a file"), "{told}");
+    assert_eq!(taken(), Vec::<String>::new());
+
+    browser.switch_tab(0).await.expect("the tab is there");
+    choose(55, "CV").await;
+    let (agent, paused, _) = run_call_to_evidence(tool(), upload()).await;
+    let told = approve_call(&agent, paused).await;
+    assert!(poll_until(async || taken().len() == 1).await, "{told}");
+    assert!(taken()[0].ends_with("/taken-by-CV"), "{:?}", taken());
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn the_keys_of_an_approved_call_go_to_what_was_seen_or_nowhere() {
+    let pages = TestPageServer::serve().await;
+    let field = "position:absolute;left:40px;top:40px;width:300px;height:30px";
+    pages.add(
+        "thief",
+        "<style>body{margin:0}</style><input id=field autofocus><script>field.oninput = () => \
+         fetch('/stolen?' + field.value)</script>",
+    );
+    let form = format!(
+        "<style>body{{margin:0}}</style><form action=/sent method=post><input name=name aria-label=Name style='{field}'>\
+         </form><button onclick=\"fetch('/stolen?pressed')\" style='position:absolute;left:40px;top:140px'>Delete</button>"
+    );
+    let moving = format!(
+        "{form}<iframe style='position:absolute;left:0;top:300px' src='{}'></iframe><script>\
+         document.querySelector('input').onfocus = () => setTimeout(() => document.querySelector('iframe').focus())\
+         </script>",
+        pages.other_site_url("thief")
+    );
+    let (still, moving) = (pages.add("still", &form), pages.add("moving", &moving));
+    let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
+    let browser = Arc::new(browser);
+    let key = |name: &str| json!({ "type": "keypress", "keys": [name] });
+    let typed = json!({ "type": "type", "text": "Ada" });
+    let click = click_action(100, 55);
+    for (url, actions, expected, sent) in [
+        (&still, json!([click, typed, key("Enter")]), None, 1),
+        (&still, json!([click, key("Tab"), key("Enter")]), Some("nobody has seen the element"), 0),
+        (
+            &still,
+            json!([click, { "type": "type", "text": "Ada\t" }, key("Enter")]),
+            Some("nobody has seen"),
+            0,
+        ),
+        (&moving, json!([click, typed]), Some("the keys would go to"), 0),
+    ] {
+        let before = pages.submissions().len();
+        browser.navigate(url).await.expect("the page opens");
+        let tool = ComputerTool::with_computer(browser.clone()).screen_tool().needs_approval();
+        let (agent, paused, evidence) =
+            run_call_to_evidence(tool, computer_call("c1", actions.clone())).await;
+        let told = approve_call(&agent, paused).await;
+        assert_eq!(pages.submissions().len(), before + sent, "{actions}: {told}");
+        match expected {
+            Some(why) => assert!(told.contains(why), "{actions}: {told}"),
+            None => assert!(!told.contains("failed"), "{actions}: {told}"),
+        }
+        let is_named = evidence.summary.contains("keypress Enter: not done in this call");
+        assert_eq!(is_named, expected.is_some_and(|why| why.contains("nobody")), "{}", evidence.summary);
+        let stolen = pages.requests().into_iter().find(|asked| asked.contains("/stolen"));
+        assert_eq!(stolen, None, "{actions}: {told}");
+    }
+    browser.close().await;
 }
 
 #[tokio::test]

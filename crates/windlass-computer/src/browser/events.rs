@@ -12,7 +12,9 @@ use super::cdp_pipe::{CdpEvent, CdpIncoming, CdpSendStatus};
 use super::page_controller::PageController;
 use super::page_scripts::{PERMISSION_BINDING, PERMISSION_SCRIPT, WIDGET_SCRIPT};
 use super::private_network::{HostNetwork, PrivateNetworkPolicy, host_of};
-use super::questions::{on_authentication, on_dialog_opening, on_file_chooser, on_permission};
+use super::questions::{
+    on_authentication, on_context_created, on_dialog_opening, on_file_chooser, on_permission,
+};
 use super::site_policy::document_patterns;
 use super::state::{LoadState, TabFailure, TabState};
 use super::unpainted_page::on_stopped_loading;
@@ -91,6 +93,11 @@ fn apply_event(pages: &Arc<PageController>, event: CdpEvent) {
             pages.with_state(|state| {
                 if let Some(tab) = state.tab_by_target(frame) {
                     (tab.has_document, tab.is_parsed) = (true, false);
+                }
+                // The field of the file chooser is gone with its document.
+                if let Some(tab) = state.tab_of_session(&session) {
+                    let (target, chooser) = (&tab.target, &mut tab.file_chooser);
+                    chooser.take_if(|open| target == frame || open.field.frame.frame == frame);
                 }
             });
         }
@@ -412,6 +419,7 @@ fn add_tab(pages: &PageController, session: &str, target: String, url: String, t
             failure: None,
             dialog: None,
             question: None,
+            file_chooser: None,
             blocked_reason: None,
         });
         state.current_target = Some(target);

@@ -300,9 +300,11 @@ impl PageController {
                     let tab = self.list_tabs().into_iter().nth(*index);
                     Ok(ScreenTarget { element: tab.map(|tab| format!("the tab {}", tab.url)), ..page })
                 }
-                TargetPlace::At(_) | TargetPlace::Focus | TargetPlace::Element(_) => {
-                    self.describe_element(&place, page).await
-                }
+                TargetPlace::At(_)
+                | TargetPlace::Pointer
+                | TargetPlace::Focus
+                | TargetPlace::Element(_)
+                | TargetPlace::FileChooser => self.describe_element(&place, page).await,
             };
             // The page may have requested a navigation meanwhile, or be another one.
             let is_settled = !self.with_state(|state| state.is_navigating(self.options.load_timeout));
@@ -322,18 +324,27 @@ impl PageController {
     ) -> Result<ScreenTarget, ComputerError> {
         let node = match place {
             TargetPlace::At(at) => self.locate_point(*at).await?,
+            TargetPlace::Pointer => self.locate_point(self.cursor_position()).await?,
             TargetPlace::Element(reference) => Some(self.node_of_reference(reference).await?),
+            TargetPlace::FileChooser => self.file_chooser().map(|open| open.field),
             _ => self.locate_focus().await?,
         };
         let Some(node) = node else { return Ok(page) };
         let found = self.call_on_node(&node, DESCRIBE_ELEMENT, &[]).await?;
         let text = |name: &str| found[name].as_str().map(str::to_owned);
+        let fingerprint = match place {
+            // Fields that look the same are told apart.
+            TargetPlace::FileChooser => {
+                Some(format!("{} {}", text("fingerprint").unwrap_or_default(), node.backend_node))
+            }
+            _ => text("fingerprint"),
+        };
         Ok(ScreenTarget {
             frame: text("url").filter(|_| found["is_top"] != true),
             origin: text("origin"),
             element: text("element"),
             surroundings: text("surroundings"),
-            fingerprint: text("fingerprint"),
+            fingerprint,
             ..page
         })
     }

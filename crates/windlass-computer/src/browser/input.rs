@@ -116,11 +116,23 @@ impl PageController {
     ) -> Result<(), ComputerError> {
         self.wait_until_loaded().await;
         let at = at.unwrap_or_else(|| self.cursor_position());
+        self.click_in_session(self.current_session()?, at, button, times, chord).await
+    }
+
+    /// Clicks a point of the page with this session.
+    pub(super) async fn click_in_session(
+        &self,
+        session: String,
+        at: ScreenPoint,
+        button: MouseButton,
+        times: u32,
+        chord: &KeyChord,
+    ) -> Result<(), ComputerError> {
         let modifiers = modifier_mask(chord);
         // The browser processes input in the order it is sent, so no event waits for the response to the
         // previous one.
-        let mut held = self.begin_held_input()?;
-        let (session, mut sent) = (held.session.clone(), VecDeque::new());
+        let mut held = HeldInput { controller: self, session: session.clone(), release_commands: Vec::new() };
+        let mut sent = VecDeque::new();
         let event = |params| vec![("Input.dispatchMouseEvent", params)];
         let moved = mouse_event_params("mouseMoved", at, json!({ "modifiers": modifiers }));
         self.send_commands(&session, event(moved), &mut sent).await?;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::frames::{FrameRef, LocatedNode};
 use super::page_controller::PageController;
 use super::picture::PixelRectangle;
+use super::state::OpenFileChooser;
 use super::{AllowedSites, UploadPolicy};
 use crate::action::{MouseButton, PageContent, PageReading, ScreenPoint};
 use crate::computer::ComputerError;
@@ -296,11 +297,23 @@ impl PageController {
         }
     }
 
-    /// Returns the element with a reference.
+    /// Returns the element of the current tab with a reference.
+    ///
+    /// # Errors
+    ///
+    /// Refuses if the element is gone, and if it is in another tab: nobody sees that tab.
     pub(super) async fn node_of_reference(&self, reference: &str) -> Result<LocatedNode, ComputerError> {
         let unknown = || missing_element(reference);
         let element =
             self.with_state(|state| state.references.get(reference).cloned()).ok_or_else(unknown)?;
+        let session = &element.frame.session;
+        let (is_open, is_current) = self
+            .with_state(|state| (state.tab_of_session(session).is_some(), state.is_of_current_tab(session)));
+        if is_open && !is_current {
+            return Err(ComputerError::Refused(format!(
+                "`{reference}` is an element of another tab; switch to that tab, or read the page again"
+            )));
+        }
         let context = self.isolated_context(&element.frame).await.map_err(|_| unknown())?;
         let script = format!(
             "(found => found && found.isConnected ? found : null)((globalThis.windlassElements || new Map()).get({}))",
@@ -349,13 +362,14 @@ impl PageController {
         times: u32,
         held: &KeyChord,
     ) -> Result<(), ComputerError> {
-        let centre = self.reveal_element(element, "clicked").await?;
-        self.click(Some(centre), button, times, held).await
+        let (centre, session) = self.reveal_element(element, "clicked").await?;
+        // A tab that opens meanwhile is not clicked.
+        self.click_in_session(session, centre, button, times, held).await
     }
 
     /// Moves the pointer to the centre of an element.
     pub(super) async fn hover_element(&self, element: &str) -> Result<(), ComputerError> {
-        let centre = self.reveal_element(element, "pointed at").await?;
+        let (centre, _) = self.reveal_element(element, "pointed at").await?;
         self.move_to(centre, &KeyChord::EMPTY).await
     }
 
@@ -369,13 +383,20 @@ impl PageController {
         Ok(())
     }
 
-    /// Scrolls an element into view and returns its centre, if a pointer there would hit it. `purpose` completes the
-    /// sentence of a refusal: the element was not …
-    async fn reveal_element(&self, element: &str, purpose: &str) -> Result<ScreenPoint, ComputerError> {
+    /// Scrolls an element into view and returns its centre, if a pointer there would hit it, and its tab's session.
+    /// `purpose` completes the sentence of a refusal: the element was not …
+    async fn reveal_element(
+        &self,
+        element: &str,
+        purpose: &str,
+    ) -> Result<(ScreenPoint, String), ComputerError> {
         self.wait_until_loaded().await;
         self.current_session()?;
         let refused = |why: &str| ComputerError::Refused(format!("`{element}` was not {purpose}: {why}"));
         let node = self.node_of_reference(element).await?;
+        let tab =
+            self.with_state(|state| state.tab_of_session(&node.frame.session).map(|tab| tab.session.clone()));
+        let tab = tab.ok_or_else(|| missing_element(element))?;
         let covered = self.call_on_node(&node, IS_CLICKABLE, &[]).await?;
         if let Some(why) = covered.as_str() {
             return Err(refused(why));
@@ -386,7 +407,12 @@ impl PageController {
         let area = PixelRectangle::around_quad(&quads["quads"][0], left, top);
         let area = area.ok_or_else(|| refused("it is not visible"))?;
         let centre = |from: f64, until: f64| ((from + until) / 2.0).max(0.0) as u32;
-        Ok(ScreenPoint { x: centre(area.left, area.right), y: centre(area.top, area.bottom) })
+        Ok((ScreenPoint { x: centre(area.left, area.right), y: centre(area.top, area.bottom) }, tab))
+    }
+
+    /// Returns the open file chooser of the current tab.
+    pub(super) fn file_chooser(&self) -> Option<OpenFileChooser> {
+        self.with_state(|state| state.current_tab()?.file_chooser.clone())
     }
 
     /// Chooses files for the open file chooser, or for a file field.
@@ -396,27 +422,24 @@ impl PageController {
         files: &[String],
     ) -> Result<(), ComputerError> {
         let paths = resolve_uploads(&self.options.uploads, files)?;
-        let (session, backend_node) = match field {
-            Some(field) => {
-                let node = self.node_of_reference(field).await?;
-                (node.frame.session, node.backend_node)
-            }
+        self.current_session()?;
+        let node = match field {
+            Some(field) => self.node_of_reference(field).await?,
             None => {
-                let open = self.with_state(|state| state.file_chooser.clone());
-                let open = open.ok_or_else(|| {
+                let open = self.file_chooser().ok_or_else(|| {
                     ComputerError::Refused("no page asks for a file; click its button first".to_owned())
                 })?;
                 if files.len() > 1 && !open.takes_many {
                     return Err(ComputerError::Refused("the page asks for one file only".to_owned()));
                 }
-                (open.session, open.backend_node)
+                open.field
             }
         };
-        let params = json!({ "files": paths, "backendNodeId": backend_node });
-        let within = self.options.response_timeout;
-        let set = self.pipe.call_command(Some(&session), "DOM.setFileInputFiles", params, within).await;
+        let params = json!({ "files": paths, "backendNodeId": node.backend_node });
+        let (session, within) = (&node.frame.session, self.options.response_timeout);
+        let set = self.pipe.call_command(Some(session), "DOM.setFileInputFiles", params, within).await;
         set.map_err(|error| self.computer_error(error))?;
-        self.with_state(|state| state.file_chooser = None);
+        self.with_state(|state| state.tab_of_session(session).map(|tab| tab.file_chooser = None));
         self.record_action();
         Ok(())
     }

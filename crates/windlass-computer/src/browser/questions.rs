@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::frames::{FrameRef, LocatedNode};
 use super::page_controller::PageController;
 use super::state::{OpenFileChooser, PageDialog, PageQuestion, QuestionKind};
 use super::{DialogPolicy, UploadPolicy};
@@ -141,14 +142,21 @@ fn origin_of(url: &str) -> String {
 pub(super) fn on_file_chooser(pages: &PageController, session: &str, params: &Value) {
     let takes_many = params["mode"] == "selectMultiple";
     let Some(backend_node) = params["backendNodeId"].as_i64() else { return };
+    let frame = params["frameId"].as_str().unwrap_or_default().to_owned();
+    let field = LocatedNode { frame: FrameRef { session: session.to_owned(), frame }, backend_node };
     pages.with_state(|state| {
+        let is_current = state.is_of_current_tab(session);
+        let Some(tab) = state.tab_of_session(session) else { return };
+        tab.file_chooser = Some(OpenFileChooser { field, takes_many });
         let many = if takes_many { "one or more files" } else { "a file" };
         let advice = match pages.options.uploads {
             UploadPolicy::From(_) => "Choose by the operation `upload` of the browser tool.",
             UploadPolicy::Deny => "Files may not be uploaded from here.",
         };
-        state.add_notice(format!("The page asks for {many}. {advice}"));
-        state.file_chooser = Some(OpenFileChooser { session: session.to_owned(), backend_node, takes_many });
+        state.add_notice(match is_current {
+            true => format!("The page asks for {many}. {advice}"),
+            false => format!("The page of another tab asks for {many}; switch to that tab first. {advice}"),
+        });
     });
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::frames::LocatedNode;
 use super::page_reader::ElementReference;
 use crate::action::{MouseButton, ScreenPoint};
 use crate::computer::Screenshot;
@@ -34,8 +35,6 @@ pub(super) struct BrowserState {
     pub(super) is_drag_inside: bool,
     pub(super) last_screenshot: Option<Screenshot>,
     pub(super) last_action_at: Option<Instant>,
-    /// The file chooser that a page has opened.
-    pub(super) file_chooser: Option<OpenFileChooser>,
     /// Secrets that pages have received.
     pub(super) typed_secrets: BTreeSet<String>,
     /// Elements that were listed for the model, by reference.
@@ -57,8 +56,8 @@ struct FrameSession {
 /// A file chooser that waits for files.
 #[derive(Clone, Debug)]
 pub(super) struct OpenFileChooser {
-    pub(super) session: String,
-    pub(super) backend_node: i64,
+    /// The file field that opened it.
+    pub(super) field: LocatedNode,
     pub(super) takes_many: bool,
 }
 
@@ -81,6 +80,8 @@ pub(super) struct TabState {
     pub(super) dialog: Option<PageDialog>,
     /// The open question of the page.
     pub(super) question: Option<PageQuestion>,
+    /// The last file chooser that the page or one of its frames has opened.
+    pub(super) file_chooser: Option<OpenFileChooser>,
     /// Reason why its last navigation was blocked.
     pub(super) blocked_reason: Option<String>,
 }
@@ -181,6 +182,12 @@ impl BrowserState {
             Some(target) => self.tab_by_target(&target),
             None => self.tab_by_session(session),
         }
+    }
+
+    /// Returns true if a session belongs to the current tab.
+    pub(super) fn is_of_current_tab(&mut self, session: &str) -> bool {
+        let tab = self.tab_of_session(session).map(|tab| tab.target.clone());
+        tab.is_some() && tab == self.current_target
     }
 
     /// Returns the text that must be answered before a session responds: that of its tab, or of its own frame.

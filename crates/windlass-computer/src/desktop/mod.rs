@@ -275,12 +275,14 @@ impl Computer for Desktop {
     }
 
     fn describe_target(&self, place: TargetPlace) -> ComputerFuture<'_, ScreenTarget> {
-        let at = match place {
-            TargetPlace::At(at) => Some(self.scale.to_screen(at)),
-            _ => None,
-        };
-        let (width, height) = self.scale.screen;
+        let scale = self.scale;
+        let (width, height) = scale.screen;
         self.run_on_screen(move |screen| {
+            let at = match place {
+                TargetPlace::At(at) => Some(scale.to_screen(at)),
+                TargetPlace::Pointer => Some(screen.cursor_position()?),
+                _ => None,
+            };
             let title = screen.window_title(at)?;
             let fingerprint = match at {
                 // Keys go to the focused window, whose picture is compared coarsely.
