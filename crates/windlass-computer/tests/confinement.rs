@@ -147,6 +147,15 @@ async fn private_networks_are_out_of_reach_unless_they_are_listed() {
     }
 }
 
+/// The browser asks for the address once more, and the name server of the site may answer then.
+#[tokio::test]
+async fn a_site_whose_address_is_not_known_is_out_of_reach() {
+    let Some(browser) = start_guarded_browser(BrowserOptions::default()).await else { return };
+    let refused = browser.navigate("http://nobody.invalid/").await.expect_err("nobody knows where it is");
+    assert!(refused.to_string().contains("could not be looked up"), "{refused}");
+    browser.close().await;
+}
+
 #[tokio::test]
 async fn a_list_of_sites_that_matches_nothing_is_an_error() {
     for wrong in

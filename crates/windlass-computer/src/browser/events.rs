@@ -263,8 +263,9 @@ fn on_request_paused(pages: &Arc<PageController>, session: &str, params: &Value)
             let (pages, session, params) = (pages.clone(), session.to_owned(), params.clone());
             tokio::spawn(async move {
                 match pages.lookups.look_up(&host).await {
+                    HostNetwork::Public => continue_request(&pages, &session, &params),
                     HostNetwork::Private => fail_request(&pages, &session, &params, private_reason(&host)),
-                    HostNetwork::Public | HostNetwork::Unknown => continue_request(&pages, &session, &params),
+                    HostNetwork::Unknown => fail_request(&pages, &session, &params, unknown_reason(&host)),
                 }
                 pages.state_version.send_modify(|changes| *changes += 1);
             });
@@ -274,6 +275,13 @@ fn on_request_paused(pages: &Arc<PageController>, session: &str, params: &Value)
 
 fn private_reason(host: &str) -> String {
     format!("the site `{host}` is in a private network, which may not be visited")
+}
+
+fn unknown_reason(host: &str) -> String {
+    format!(
+        "the address of the site `{host}` could not be looked up, so it may be in a private network, which may not be \
+         visited"
+    )
 }
 
 fn continue_request(pages: &PageController, session: &str, params: &Value) {

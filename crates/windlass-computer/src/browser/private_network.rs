@@ -21,8 +21,7 @@ pub enum PrivateNetworkPolicy {
 
 /// Time for which the addresses of a host are remembered.
 const LOOKUP_LIFETIME: Duration = Duration::from_secs(30);
-/// Timeout of a lookup. A host that cannot be looked up in time is left to the browser, which cannot reach it
-/// either.
+/// Timeout of a lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of remembered hosts.
 const MAX_LOOKUPS: usize = 1024;
@@ -45,12 +44,12 @@ pub(super) fn resolver_rules() -> String {
     hosts.map(|host| format!("MAP {host} ~NOTFOUND")).collect::<Vec<_>>().join(", ")
 }
 
-/// The network that a host belongs to, as far as its name tells.
+/// The network that a host belongs to, as far as its name or a lookup tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostNetwork {
     Public,
     Private,
-    /// The addresses of the host must be looked up.
+    /// The addresses of the host are not known.
     Unknown,
 }
 
@@ -73,7 +72,8 @@ impl NetworkLookups {
         }
     }
 
-    /// Looks up the addresses of a host.
+    /// Looks up the addresses of a host. A lookup that fails tells nothing, because the browser asks once more and may
+    /// get an address then; it is not remembered.
     pub(super) async fn look_up(&self, host: &str) -> HostNetwork {
         let found = tokio::time::timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((host, 80))).await;
         let network = match found {
@@ -81,8 +81,7 @@ impl NetworkLookups {
                 true => HostNetwork::Private,
                 false => HostNetwork::Public,
             },
-            // The browser cannot reach the host either.
-            Ok(Err(_)) | Err(_) => HostNetwork::Public,
+            Ok(Err(_)) | Err(_) => return HostNetwork::Unknown,
         };
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_LOOKUPS {
