@@ -130,6 +130,21 @@ pub trait Computer: Send + Sync + 'static {
         }
     }
 
+    /// Answers the open dialog or question by a text with a secret, if the origin that asks belongs to all of the site
+    /// lists. The check and the answer are about the same dialog. A computer without pages enters only secrets that are
+    /// allowed everywhere.
+    fn answer_dialog_with_secret<'a>(
+        &'a self,
+        answer: DialogAnswer,
+        text: &'a str,
+        sites: &'a [AllowedSites],
+    ) -> ComputerFuture<'a, ()> {
+        match sites.iter().all(|sites| *sites == AllowedSites::Any) {
+            true => self.answer_dialog(answer, Some(text)),
+            false => unsupported_operation("tell which site asks"),
+        }
+    }
+
     /// Remembers a secret that is about to be entered as a part of a text, so that the computer can keep it out of its
     /// pictures. A computer that cannot does nothing.
     fn remember_secret(&self, _secret: &str) {}

@@ -9,7 +9,6 @@ use crate::action::ComputerAction;
 use crate::browser::AllowedSites;
 use crate::computer::{Computer, ComputerError};
 use crate::secret_mask::mask_secret;
-use crate::target::TargetPlace;
 
 const PLACEHOLDER_PREFIX: &str = "{{secret:";
 const PLACEHOLDER_SUFFIX: &str = "}}";
@@ -111,36 +110,11 @@ impl ComputerSecrets {
     ) -> Result<(), ComputerError> {
         match action {
             ComputerAction::AnswerDialog { answer, text: Some(text) } => {
-                let asking = computer.describe_target(TargetPlace::Dialog).await?;
-                let origin = asking.origin.unwrap_or_default();
-                let mut filled = String::new();
-                for part in self.split_text(text) {
-                    match part {
-                        TypedPart::Plain(text) => filled.push_str(text),
-                        TypedPart::Secret(name, secret) => {
-                            if let Some(why) = secret.allowed_sites.origin_refusal_reason(&origin) {
-                                return Err(refused_secret(name, &why));
-                            }
-                            computer.remember_secret(&secret.value);
-                            filled.push_str(&secret.value);
-                        }
-                    }
-                }
-                computer.answer_dialog(*answer, Some(&filled)).await
+                let (filled, sites) = self.fill_in(text, computer);
+                computer.answer_dialog_with_secret(*answer, &filled, &sites).await
             }
             ComputerAction::FillField { field, value } => {
-                let (mut filled, mut sites) = (String::new(), Vec::new());
-                for part in self.split_text(value) {
-                    match part {
-                        TypedPart::Plain(text) => filled.push_str(text),
-                        TypedPart::Secret(_, secret) => {
-                            sites.push(secret.allowed_sites.clone());
-                            // A page may show the secret without the text around it.
-                            computer.remember_secret(&secret.value);
-                            filled.push_str(&secret.value);
-                        }
-                    }
-                }
+                let (filled, sites) = self.fill_in(value, computer);
                 computer.fill_field(field, &filled, &sites).await
             }
             ComputerAction::TypeText { text } => {
@@ -160,6 +134,23 @@ impl ComputerSecrets {
             }
             _ => Err(ComputerError::Unsupported("type a secret by this action")),
         }
+    }
+
+    /// Returns a text with the values of its secrets, and the sites that each of them is restricted to.
+    fn fill_in(&self, text: &str, computer: &dyn Computer) -> (String, Vec<AllowedSites>) {
+        let (mut filled, mut sites) = (String::new(), Vec::new());
+        for part in self.split_text(text) {
+            match part {
+                TypedPart::Plain(text) => filled.push_str(text),
+                TypedPart::Secret(_, secret) => {
+                    sites.push(secret.allowed_sites.clone());
+                    // A page may show the secret without the text around it.
+                    computer.remember_secret(&secret.value);
+                    filled.push_str(&secret.value);
+                }
+            }
+        }
+        (filled, sites)
     }
 
     fn split_text<'a>(&'a self, text: &'a str) -> Vec<TypedPart<'a>> {

@@ -17,8 +17,8 @@ use support::{TestPageServer, start_browser};
 use windlass::model::ScriptedResponse;
 use windlass::store::{MemoryStore, Store};
 use windlass_computer::{
-    ActionVerdict, BrowserOptions, Computer, ComputerAction, ComputerSecret, ComputerTool, PageReading,
-    ScreenRecording,
+    ActionVerdict, AllowedSites, BrowserOptions, Computer, ComputerAction, ComputerSecret, ComputerTool,
+    DialogAnswer, PageReading, ScreenRecording, TargetPlace,
 };
 
 const PASSWORD: &str = "correct horse";
@@ -61,7 +61,7 @@ async fn a_secret_is_typed_by_its_name_and_written_down_nowhere() {
     let outcome = agent_with_tool.run("Sign in").store(store.clone()).await.expect("the run ends");
     assert_eq!(judged.lock().expect("no panic")[0], "me:{{secret:password}}!");
     assert_eq!(browser.evaluate("1").await.ok(), None, "the page shows its dialog");
-    browser.answer_dialog(windlass_computer::DialogAnswer::Accept, None).await.expect("it is answered");
+    browser.answer_dialog(DialogAnswer::Accept, None).await.expect("it is answered");
     let there = browser.evaluate("document.forms[0].elements.name.value").await.expect("a value");
     assert_eq!(there, format!("me:{PASSWORD}!"), "the page has it, and only what may be typed there");
     let elsewhere = output_of(&outcome, "c2").text().into_owned();
@@ -223,6 +223,47 @@ async fn a_secret_is_masked_in_addresses_and_black_in_pictures() {
     let pixels = decode_pixels(&picture.expect("a picture"));
     // The field and the text that the page made of it are black, the rest is not.
     assert_eq!([pixels(100, 55), pixels(60, 110), pixels(600, 600)], [[0, 0, 0], [0, 0, 0], [255, 255, 255]]);
+    browser.close().await;
+}
+
+/// The dialog that is open when the answer arrives is compared with the sites of the secret.
+#[tokio::test]
+async fn a_secret_for_one_question_is_not_the_answer_to_another() {
+    let pages = TestPageServer::serve().await;
+    let body = "<p id=echo></p><script>function ask() { setTimeout(() => echo.textContent = prompt('Who?') ?? 'nobody') }\
+                </script>";
+    let bank = pages.add("bank", body);
+    let Some(browser) = start_browser(BrowserOptions::default()).await else { return };
+    let browser = Arc::new(browser);
+    let tool = ComputerTool::with_computer(browser.clone())
+        .secret("login", ComputerSecret::new("ada:love").only_on(["127.0.0.1"]));
+    let tool: windlass::tool::Tool = tool.browser_tool();
+    for (url, is_answered) in [(pages.other_site_url("bank"), false), (bank, true)] {
+        browser.navigate(&url).await.expect("the page opens");
+        browser.evaluate("ask(); 1").await.expect("the page opens its dialog");
+        let is_asked = async || {
+            let target = browser.describe_target(TargetPlace::Dialog).await.expect("a target");
+            target.element.is_some_and(|element| element.contains("Who?"))
+        };
+        assert!(support::poll_until(is_asked).await, "{url}");
+        let sites = [AllowedSites::only(["127.0.0.1"]), AllowedSites::only(["localhost"])];
+        let answered = browser.answer_dialog_with_secret(DialogAnswer::Accept, "ada:love", &sites).await;
+        let refused = answered.expect_err("no site is in both lists").to_string();
+        assert!(refused.contains("the secret is not entered here"), "{refused}");
+        let answer = json!({ "op": "answer_dialog", "accept": true, "text": "{{secret:login}}" });
+        let replies = [ScriptedResponse::call("c1", "browser", answer), ScriptedResponse::text("done")];
+        let model = windlass::model::ScriptedModel::new(replies);
+        let agent = windlass::agent::Agent::new("clerk").model(model).tools(tool.clone());
+        let outcome = agent.run("go").await.expect("the run ends");
+        let told = output_of(&outcome, "c1").text().into_owned();
+        assert_eq!(!told.contains("the secret is not entered here"), is_answered, "{url}: {told}");
+        let expected = if is_answered { "ada:love" } else { "nobody" };
+        if !is_answered {
+            browser.answer_dialog(DialogAnswer::Dismiss, None).await.expect("it is dismissed");
+        }
+        let is_there = async || browser.evaluate("echo.textContent").await.is_ok_and(|text| text == expected);
+        assert!(support::poll_until(is_there).await, "{url}: {told}");
+    }
     browser.close().await;
 }
 

@@ -119,8 +119,13 @@ fn apply_event(pages: &Arc<PageController>, event: CdpEvent) {
         "Fetch.requestPaused" => on_request_paused(pages, &session, &params),
         "Fetch.authRequired" => on_authentication(pages, &session, &params),
         "Runtime.bindingCalled" if params["name"] == PERMISSION_BINDING => {
-            on_permission(pages, &session, &text("payload"));
+            on_permission(pages, &session, &params);
         }
+        "Runtime.executionContextCreated" => on_context_created(pages, &session, &params["context"]),
+        "Runtime.executionContextDestroyed" => pages.with_state(|state| {
+            state.remove_context(&session, params["executionContextId"].as_i64().unwrap_or_default());
+        }),
+        "Runtime.executionContextsCleared" => pages.with_state(|state| state.remove_contexts(&session)),
         "Input.dragIntercepted" => pages.with_state(|state| {
             state.drag_data = Some(params["data"].clone());
             state.is_drag_inside = false;

@@ -292,7 +292,16 @@ impl Computer for Browser {
     }
 
     fn answer_dialog<'a>(&'a self, answer: DialogAnswer, text: Option<&'a str>) -> ComputerFuture<'a, ()> {
-        self.controller.answer_dialog(answer, text).boxed()
+        self.controller.answer_dialog(answer, text, &[]).boxed()
+    }
+
+    fn answer_dialog_with_secret<'a>(
+        &'a self,
+        answer: DialogAnswer,
+        text: &'a str,
+        sites: &'a [AllowedSites],
+    ) -> ComputerFuture<'a, ()> {
+        self.controller.answer_dialog(answer, Some(text), sites).boxed()
     }
 
     fn describe_target(&self, place: TargetPlace) -> ComputerFuture<'_, ScreenTarget> {

@@ -30,7 +30,7 @@ pub(super) const PERMISSION_SCRIPT: &str = r"(() => {
     const waiting = new Map(), ask = name => new Promise(done => {
         const id = Math.random().toString(36).slice(2);
         waiting.set(id, done);
-        tell(JSON.stringify({ name, id, origin: self.origin }));
+        tell(JSON.stringify({ name, id }));
     });
     Object.defineProperty(globalThis, 'windlassPermissionAnswered', {
         value: id => { const done = waiting.get(id); waiting.delete(id); if (done) done(); },
@@ -49,7 +49,7 @@ pub(super) const PERMISSION_SCRIPT: &str = r"(() => {
     wrap(geo, 'getCurrentPosition', 'geolocation');
     wrap(globalThis.Notification, 'requestPermission', 'notifications', true);
     const media = globalThis.MediaDevices && MediaDevices.prototype;
-    wrap(media, 'getUserMedia', wants => wants && wants.video ? 'videoCapture' : 'audioCapture', true);
+    wrap(media, 'getUserMedia', wants => wants && wants.video ? 'camera' : 'microphone', true);
     const clip = globalThis.Clipboard && Clipboard.prototype;
     wrap(clip, 'readText', 'clipboard-read', true);
 })()";

@@ -4,21 +4,31 @@ use serde_json::{Value, json};
 
 use super::frames::{FrameRef, LocatedNode};
 use super::page_controller::PageController;
-use super::state::{OpenFileChooser, PageDialog, PageQuestion, QuestionKind};
-use super::{DialogPolicy, UploadPolicy};
+use super::state::{OpenFileChooser, PageDialog, PageQuestion, PermissionRequest, QuestionKind};
+use super::{AllowedSites, DialogPolicy, UploadPolicy};
 use crate::action::DialogAnswer;
 use crate::computer::ComputerError;
 
 impl PageController {
+    /// Answers the open dialog or question. The sites are those that a secret in the text is restricted to; the very
+    /// dialog or question that is answered is compared with them.
     pub(super) async fn answer_dialog(
         &self,
         answer: DialogAnswer,
         text: Option<&str>,
+        sites: &[AllowedSites],
     ) -> Result<(), ComputerError> {
         let (dialog, question) = self.with_state(|state| match state.current_tab() {
             Some(tab) => (tab.dialog.clone(), tab.question.clone()),
             None => (None, None),
         });
+        let asking = dialog.as_ref().map(|dialog| &dialog.origin);
+        let asking = asking.or_else(|| question.as_ref().map(|question| &question.origin));
+        let refusal =
+            asking.and_then(|asking| sites.iter().find_map(|sites| sites.origin_refusal_reason(asking)));
+        if let Some(why) = refusal {
+            return Err(ComputerError::Refused(format!("the secret is not entered here: {why}")));
+        }
         let accepts = answer == DialogAnswer::Accept;
         let within = self.options.response_timeout;
         if let Some(dialog) = dialog {
@@ -54,37 +64,27 @@ impl PageController {
                     self.pipe.call_command(Some(session), "Fetch.continueWithAuth", params, within).await;
                 answered.map_err(|error| self.computer_error(error))?;
             }
-            QuestionKind::Permission { session, name, id } => {
+            QuestionKind::Permission(request) => {
                 self.with_state(|state| state.current_tab().map(|tab| tab.question = None));
-                self.settle_permission(session, name, id, &question.origin, accepts);
+                self.settle_permission(request, accepts);
             }
         }
         self.record_action();
         Ok(())
     }
 
-    /// Grants or denies a permission to an origin, and lets the page continue.
-    pub(super) fn settle_permission(
-        &self,
-        session: &str,
-        name: &str,
-        id: &str,
-        origin: &str,
-        is_granted: bool,
-    ) {
+    /// Grants or denies a permission to the origin that asks for it, and lets its page continue.
+    fn settle_permission(&self, request: &PermissionRequest, is_granted: bool) {
+        let PermissionRequest { session, context, origin, name, id } = request;
         let setting = if is_granted { "granted" } else { "denied" };
-        let name = match name {
-            "videoCapture" => "camera",
-            "audioCapture" => "microphone",
-            other => other,
-        };
         let mut params = json!({ "permission": { "name": name }, "setting": setting, "origin": origin });
         if let Some(context) = self.with_state(|state| state.browser_context.clone()) {
             params["browserContextId"] = context.into();
         }
         self.pipe.send_without_reply(None, "Browser.setPermission", params);
-        let answered = format!("globalThis.windlassPermissionAnswered?.({})", Value::from(id));
-        self.pipe.send_without_reply(Some(session), "Runtime.evaluate", json!({ "expression": answered }));
+        let answered = format!("globalThis.windlassPermissionAnswered?.({})", Value::from(id.as_str()));
+        let params = json!({ "expression": answered, "contextId": context });
+        self.pipe.send_without_reply(Some(session), "Runtime.evaluate", params);
     }
 }
 
@@ -202,29 +202,50 @@ pub(super) fn on_authentication(pages: &PageController, session: &str, params: &
     }
 }
 
-pub(super) fn on_permission(pages: &PageController, session: &str, payload: &str) {
+pub(super) fn on_context_created(pages: &PageController, session: &str, context: &Value) {
+    let Some(id) = context["id"].as_i64() else { return };
+    // Our isolated worlds ask for nothing.
+    if context["auxData"]["isDefault"] == true {
+        let origin = context["origin"].as_str().unwrap_or_default();
+        // A document of a sandbox has an origin without a host.
+        let origin = if origin.ends_with("//") || origin.is_empty() { "null" } else { origin };
+        pages.with_state(|state| state.add_context(session, id, origin.to_owned()));
+    }
+}
+
+/// Returns the name in the DevTools Protocol of a permission that pages are asked about.
+fn permission_name(name: &str) -> Option<&'static str> {
+    ["geolocation", "notifications", "camera", "microphone", "clipboard-read"]
+        .into_iter()
+        .find(|known| *known == name)
+}
+
+/// Asks about a permission. The page sends its name and an id only: who asks is what the browser knows of the execution
+/// context, and a name that the script does not send is not shown to anybody.
+pub(super) fn on_permission(pages: &PageController, session: &str, params: &Value) {
+    let payload = params["payload"].as_str().unwrap_or_default();
     let Ok(asked) = serde_json::from_str::<Value>(payload) else { return };
-    let text = |name: &str| asked[name].as_str().unwrap_or_default().chars().take(200).collect::<String>();
-    let (name, id, origin) = (text("name"), text("id"), text("origin"));
+    let Some(name) = permission_name(asked["name"].as_str().unwrap_or_default()) else { return };
+    let context = params["executionContextId"].as_i64().unwrap_or_default();
+    let Some(origin) = pages.with_state(|state| state.context_origin(session, context)) else { return };
+    let id = asked["id"].as_str().unwrap_or_default().chars().take(200).collect();
+    let request = PermissionRequest { session: session.to_owned(), context, origin, name, id };
     let is_asked = pages.options.dialogs == DialogPolicy::AskModel
         && pages.with_state(|state| match state.tab_of_session(session) {
             Some(tab) if tab.question.is_none() => {
+                let origin = request.origin.clone();
                 tab.question = Some(PageQuestion {
                     text: format!(
                         "{origin} asks for a permission: {name}. Answer by `answer_dialog`: accept or dismiss."
                     ),
-                    origin: origin.clone(),
-                    kind: QuestionKind::Permission {
-                        session: session.to_owned(),
-                        name: name.clone(),
-                        id: id.clone(),
-                    },
+                    origin,
+                    kind: QuestionKind::Permission(request.clone()),
                 });
                 true
             }
             _ => false,
         });
     if !is_asked {
-        pages.settle_permission(session, &name, &id, &origin, pages.options.dialogs == DialogPolicy::Accept);
+        pages.settle_permission(&request, pages.options.dialogs == DialogPolicy::Accept);
     }
 }

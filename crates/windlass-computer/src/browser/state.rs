@@ -35,6 +35,8 @@ pub(super) struct BrowserState {
     pub(super) is_drag_inside: bool,
     pub(super) last_screenshot: Option<Screenshot>,
     pub(super) last_action_at: Option<Instant>,
+    /// Origins of the documents in which scripts run, by session and id of the execution context.
+    context_origins: BTreeMap<(String, i64), String>,
     /// Secrets that pages have received.
     pub(super) typed_secrets: BTreeSet<String>,
     /// Elements that were listed for the model, by reference.
@@ -128,7 +130,21 @@ pub(super) enum QuestionKind {
         document_frame: Option<String>,
     },
     /// A page asks for a permission.
-    Permission { session: String, name: String, id: String },
+    Permission(PermissionRequest),
+}
+
+/// A page's request for a permission.
+#[derive(Clone, Debug)]
+pub(super) struct PermissionRequest {
+    pub(super) session: String,
+    /// The execution context that asks.
+    pub(super) context: i64,
+    /// The origin of that context's document.
+    pub(super) origin: String,
+    /// The name of the permission in the DevTools Protocol.
+    pub(super) name: &'static str,
+    /// The id by which the page knows the request.
+    pub(super) id: String,
 }
 
 impl TabState {
@@ -146,7 +162,7 @@ impl TabState {
             QuestionKind::Authentication { document_frame: Some(waiting), .. } if waiting == frame => {
                 Some(&question.text)
             }
-            QuestionKind::Authentication { .. } | QuestionKind::Permission { .. } => None,
+            QuestionKind::Authentication { .. } | QuestionKind::Permission(_) => None,
         }
     }
 }
@@ -190,6 +206,24 @@ impl BrowserState {
         tab.is_some() && tab == self.current_target
     }
 
+    /// Records the origin of the document in which an execution context runs.
+    pub(super) fn add_context(&mut self, session: &str, context: i64, origin: String) {
+        self.context_origins.insert((session.to_owned(), context), origin);
+    }
+
+    pub(super) fn remove_context(&mut self, session: &str, context: i64) {
+        self.context_origins.remove(&(session.to_owned(), context));
+    }
+
+    pub(super) fn remove_contexts(&mut self, session: &str) {
+        self.context_origins.retain(|(known, _), _| known != session);
+    }
+
+    /// Returns the origin of the document in which an execution context runs.
+    pub(super) fn context_origin(&self, session: &str, context: i64) -> Option<String> {
+        self.context_origins.get(&(session.to_owned(), context)).cloned()
+    }
+
     /// Returns the text that must be answered before a session responds: that of its tab, or of its own frame.
     pub(super) fn blocking_text_of(&mut self, session: &str) -> Option<String> {
         let frame = self.frame_sessions.get(session).map(|found| found.frame.clone());
@@ -218,6 +252,7 @@ impl BrowserState {
 
     pub(super) fn remove_session(&mut self, session: &str) {
         self.frame_sessions.remove(session);
+        self.remove_contexts(session);
         self.tabs.retain(|tab| tab.session != session);
         let tabs: BTreeSet<&String> = self.tabs.iter().map(|tab| &tab.target).collect();
         self.frame_sessions.retain(|_, frame| tabs.contains(&frame.tab));
