@@ -9,8 +9,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use windlass::error::RunError;
 use windlass::hook::{Hook, HookEvent};
 use windlass::prelude::*;
+use windlass::tool::OnFailure;
 
 /// Drain timeout of the runs, in simulated time.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -101,4 +103,37 @@ async fn the_calls_of_a_run_share_one_drain() {
     let took = time_to_cancel(desk.run("go"), &begun).await;
     assert!(took < DRAIN + Duration::from_secs(1), "{took:?}");
     assert_eq!(ends.load(Ordering::SeqCst), COUNT + 1);
+}
+
+/// Each of the three ways to stop calls computes an instant from the timeout.
+#[tokio::test(start_paused = true)]
+async fn a_drain_without_a_limit_stops_calls() {
+    let begun = Arc::new(Notify::new());
+    let agent = |names: &[&str]| {
+        let started = begun.clone();
+        let works = tool("work", move |_, _| {
+            started.notify_one();
+            std::future::pending()
+        });
+        let slow = tool("slow", |_, _| std::future::pending()).timeout(Duration::from_secs(1));
+        let fails =
+            tool("fail", |_, _| async { Err(ToolError::hidden("no")) }).on_failure(OnFailure::FailRun);
+        let empty = ScriptedResponse::items([]);
+        let calls = names.iter().fold(empty, |calls, name| calls.and_call(name, name, json!({})));
+        let model = ScriptedModel::new([calls, ScriptedResponse::text("bye")]);
+        Agent::new("desk").model(model).tool(works).tool(slow).tool(fails)
+    };
+    let run = |names: &[&str]| agent(names).run("go").drain_timeout(Duration::MAX);
+    let timed_out = run(&["slow"]).await.expect("it ends");
+    assert_eq!(timed_out.output_text(), Ok("bye"));
+    let cancelled = run(&["work"]);
+    let handle = cancelled.cancel_handle();
+    let (result, ()) = tokio::join!(cancelled, async {
+        begun.notified().await;
+        handle.cancel();
+    });
+    let result = result.expect("it settles");
+    assert!(matches!(result, RunResult::Cancelled(_)), "{result:?}");
+    let failed = run(&["fail", "work"]).await.expect_err("it fails");
+    assert!(matches!(failed, RunError::Failed(_)), "{failed:?}");
 }

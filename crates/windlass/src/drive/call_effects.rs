@@ -162,7 +162,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
             ctx: &work.ctx,
             layers: &self.shared.config.call_layers,
             cancel: &self.shared.cancel,
-            drain_timeout: self.shared.config.drain_timeout,
             stop: work.stop(),
             starting_calls: &work.turn.starting_calls,
         }

@@ -199,7 +199,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let mut ended_count = 0;
             while ended_count < CALLS_PER_YIELD && !running.is_empty() {
                 if turn.stop.has_failed() && drain.is_none() && !turn.stop.token().is_cancelled() {
-                    drain = Some(Box::pin(tokio::time::sleep(self.shared.config.drain_timeout)));
+                    drain = Some(Box::pin(tokio::time::sleep(self.scope.drain.timeout())));
                 }
                 let waits = begun < CALLS_PER_YIELD && ended_count == 0;
                 let woken = poll_fn(|cx| {

@@ -158,7 +158,7 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
         self.configure(|config| config.on_unknown_tool = policy)
     }
 
-    /// Sets the time that the run waits for cancelled bodies to finish.
+    /// Sets the time that the run waits for cancelled bodies to finish, of at most a year.
     pub fn drain_timeout(self, drain: Duration) -> Self {
         self.configure(|config| config.drain_timeout = drain)
     }

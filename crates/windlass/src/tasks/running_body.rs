@@ -38,7 +38,6 @@ pub(crate) struct BodyAttempt<'a, C> {
     /// Functions of the application around every body.
     pub(crate) layers: &'a [CallLayer<C>],
     pub(crate) cancel: &'a CancelSignal,
-    pub(crate) drain_timeout: Duration,
     pub(crate) stop: CallStop<'a>,
     /// True while siblings are still being started. One of them may end the run, and then no unstarted body may run. The
     /// loop that starts the calls polls each of them again.
@@ -220,7 +219,7 @@ impl<'a, C: Send + Sync + 'static> BodyAttempt<'a, C> {
             (StopMethod::Cooperative | StopMethod::CooperativeWithLayers, StopCause::DeadlineExceeded) => {
                 Instant::now()
             }
-            (_, StopCause::DeadlineExceeded) => Instant::now() + self.drain_timeout,
+            (_, StopCause::DeadlineExceeded) => Instant::now() + self.stop.drain_timeout(),
             (_, StopCause::CallStopped) => self.stop.drain_deadline(),
         };
         let ended = tokio::time::timeout_at(until, &mut running).await;

@@ -14,6 +14,9 @@ use windlass_core::failure::RunFailure;
 
 use crate::lock_unpoisoned;
 
+/// Longest drain timeout: an instant so far ahead can still be computed.
+const MAX_DRAIN_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// The instant up to which a run that stops waits for bodies, guardrails, hooks and progress. It begins once, with the first
 /// part of the run that sees the stop, so that no stage makes the wait longer. A run inside another one stops with it.
 pub(crate) struct DrainDeadline {
@@ -23,9 +26,9 @@ pub(crate) struct DrainDeadline {
 }
 
 impl DrainDeadline {
-    /// Creates the deadline of an outermost run.
+    /// Creates the deadline of an outermost run. A timeout without a limit is that of [`MAX_DRAIN_TIMEOUT`].
     pub(crate) fn new(timeout: Duration) -> Arc<Self> {
-        Arc::new(Self { timeout, own: OnceLock::new(), outer: None })
+        Arc::new(Self { timeout: timeout.min(MAX_DRAIN_TIMEOUT), own: OnceLock::new(), outer: None })
     }
 
     /// Creates the deadline of a run inside another one.
@@ -185,6 +188,11 @@ impl<'a> CallStop<'a> {
             permits.extend(permit.ok());
         }
         Some(permits)
+    }
+
+    /// Returns the time that a stopping run waits.
+    pub(crate) fn drain_timeout(&self) -> Duration {
+        self.turn.deadline.timeout()
     }
 
     /// Returns the instant up to which a call that stops is waited for.
