@@ -1,7 +1,10 @@
 //! Call layers wrap every body, blocking ones included.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use serde_json::{Value, json};
 use windlass::core::item::OutputContent;
 use windlass::core::journal::{CallStatus, JournalEntry};
 use windlass::prelude::*;
@@ -50,4 +53,37 @@ async fn layers_are_around_async_and_blocking_bodies() {
     });
     let failed = statuses.filter(|(_, status)| *status == CallStatus::Failed);
     assert_eq!(failed.map(|(call, _)| call).collect::<Vec<_>>(), ["c"]);
+}
+
+/// A run is cancelled between the start of a call and its body. The body inside the layer never begins, so nobody waits
+/// for it and the record does not call it draining.
+#[tokio::test(start_paused = true)]
+async fn a_body_inside_a_layer_that_has_not_begun_ends_with_its_run() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let counted = begun.clone();
+    let pay = Tool::dynamic_blocking(
+        "pay",
+        "Pays.",
+        json!({ "type": "object" }),
+        move |_: ToolContext, _: Value| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, ToolError>("paid")
+        },
+    );
+    let model = ScriptedModel::new([ScriptedResponse::call("a", "pay", json!({}))]);
+    let agent = Agent::new("till").model(model).tools(pay.non_strict());
+    let run = agent.run("go").call_layer(|_: ToolContext, next| async move { next.run().await });
+    let handle = run.cancel_handle();
+    let since = tokio::time::Instant::now();
+    let mut stream = run.drain_timeout(Duration::from_secs(3600)).stream();
+    while let Some(event) = stream.next().await {
+        if matches!(event.kind, RunEventKind::CallStarted { .. }) {
+            handle.cancel();
+        }
+    }
+    let result = stream.result().await.expect("it settles");
+    let RunResult::Cancelled(cancelled) = result else { panic!("it is cancelled: {result:?}") };
+    let settlement = &cancelled.settlement;
+    assert_eq!((settlement.draining.len(), begun.load(Ordering::SeqCst)), (0, 0), "{settlement:?}");
+    assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
 }

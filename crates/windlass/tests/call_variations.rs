@@ -351,6 +351,33 @@ async fn a_timeout_is_retried_where_a_second_execution_does_no_harm() {
     }
 }
 
+/// A body that waits for a thread at its deadline has not begun: it never does, and is not in doubt.
+#[test]
+fn a_blocking_body_that_gets_no_thread_before_its_deadline_never_begins() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(1).enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let (release, gate) = std::sync::mpsc::channel::<()>();
+        let occupied = tokio::task::spawn_blocking(move || gate.recv_timeout(STUCK));
+        let bodies = Arc::new(AtomicUsize::new(0));
+        let counted = bodies.clone();
+        let body = move |_: ToolContext, _: Value| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, ToolError>("done")
+        };
+        let late = Tool::dynamic_blocking("late", "A tool.", json!({ "type": "object" }), body).non_strict();
+        let agent = Agent::new("desk")
+            .model(ScriptedModel::new([calls(&[("a", "late")]), ScriptedResponse::text("bye")]))
+            .tool(late.timeout(Duration::from_millis(20)));
+        let result = agent.run("go").await.expect("it ends");
+        assert_eq!(statuses(result.record().journal()), [("a".to_owned(), CallStatus::TimedOut)]);
+        release.send(()).expect("the thread waits");
+        occupied.await.expect("it does not panic").expect("it was let go");
+        // The thread is free now, and what waited for it is gone.
+        tokio::task::spawn_blocking(|| ()).await.expect("it does not panic");
+        assert_eq!(bodies.load(Ordering::SeqCst), 0);
+    });
+}
+
 /// A source with one tool that is switched on and one that is switched off.
 struct HalfOpenSource;
 

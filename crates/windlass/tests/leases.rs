@@ -87,6 +87,44 @@ impl StoreWrapper for FailingStore {
     }
 }
 
+/// A store that stops answering when a call starts, and answers after the lease has run out. The start is durable.
+struct StallingStore {
+    inner: MemoryStore,
+    is_stalled: AtomicBool,
+}
+
+impl StoreWrapper for StallingStore {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+
+    fn append_journal<'a>(
+        &'a self,
+        lease: &'a Lease,
+        at: u64,
+        lines: Vec<JournalLine>,
+        durability: Durability,
+    ) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let is_start = lines.iter().any(|line| line.body.contains("call_started"));
+            self.inner.append_journal(lease, at, lines, durability).await?;
+            if is_start {
+                self.is_stalled.store(true, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                self.is_stalled.store(false, Ordering::Relaxed);
+            }
+            Ok(())
+        })
+    }
+
+    fn renew_lease<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> StoreFuture<'a, ()> {
+        match self.is_stalled.load(Ordering::Relaxed) {
+            true => Box::pin(std::future::pending()),
+            false => self.inner.renew_lease(lease, now),
+        }
+    }
+}
+
 /// An agent whose only tool says that it is in its body, and stays there.
 fn paying_agent(in_body: impl Fn(&ToolContext) + Send + Sync + 'static) -> Agent {
     let in_body = Arc::new(in_body);
@@ -139,6 +177,37 @@ async fn a_live_run_is_not_taken_whatever_the_wall_clock_says() {
         let waited = before.elapsed();
         assert!(waited >= Duration::from_secs(30) && waited < Duration::from_secs(33), "{waited:?}");
         assert_eq!(paused.expect("it is in doubt").pending_calls()[0].reason, HoldReason::InDoubt);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_body_begins_after_its_driver_has_lost_the_lease() {
+    let schema = || json!({ "type": "object" });
+    for is_blocking in [false, true] {
+        let store =
+            Arc::new(StallingStore { inner: MemoryStore::default(), is_stalled: AtomicBool::new(false) });
+        let paid = Arc::new(AtomicBool::new(false));
+        let noted = paid.clone();
+        let pay = move || {
+            noted.store(true, Ordering::SeqCst);
+            Ok::<_, ToolError>("paid")
+        };
+        let pay = match is_blocking {
+            true => Tool::dynamic_blocking("pay", "Pays.", schema(), move |_: ToolContext, _: Value| pay()),
+            false => Tool::dynamic("pay", "Pays.", schema(), move |_: ToolContext, _: Value| {
+                let pay = pay.clone();
+                async move { pay() }
+            }),
+        };
+        let replies = [ScriptedResponse::call("c1", "pay", json!({})), ScriptedResponse::text("done")];
+        let agent = Agent::new("till").model(ScriptedModel::new(replies)).tools(pay.non_strict());
+        let run = agent.run("go").run_id(RUN).store(store.clone()).lease_duration(Duration::from_secs(30));
+        let ended = run.await;
+        assert!(matches!(ended, Ok(RunResult::Detached(_)) | Err(RunError::Store(_))), "{ended:?}");
+        let paused = load_paused(&*store, &RUN.into()).await.expect("it is stored");
+        let last = paused.record().journal().last().map(|record| &record.entry);
+        assert!(matches!(last, Some(JournalEntry::CallStarted(_))), "the start is durable: {last:?}");
+        assert!(!paid.load(Ordering::SeqCst), "another driver may pay now");
     }
 }
 

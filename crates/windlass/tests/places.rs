@@ -207,7 +207,7 @@ fn agent_that_blocks() -> (Agent, Arc<Notify>, std::sync::mpsc::Sender<()>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_was_quick_and_then_blocks_for_ever_holds_up_nobody() {
-    let (agent, _begun, release) = agent_that_blocks();
+    let (agent, begun, release) = agent_that_blocks();
     let mut stream = agent.run("go").unlimited_turns().drain_timeout(Duration::from_millis(50)).stream();
     let cancel = stream.cancel_handle();
     let settles = async {
@@ -218,6 +218,7 @@ async fn a_body_that_was_quick_and_then_blocks_for_ever_holds_up_nobody() {
         }
     };
     tokio::time::timeout(STUCK, settles).await.expect("the sibling settles and the stream goes on");
+    tokio::time::timeout(STUCK, begun.notified()).await.expect("the other body blocks");
     cancel.cancel();
     let result = tokio::time::timeout(STUCK, stream.result()).await.expect("cancelling returns");
     let RunResult::Cancelled(cancelled) = result.expect("it settles") else { panic!("it was cancelled") };

@@ -244,29 +244,19 @@ async fn the_debug_text_of_a_run_is_short() {
 }
 
 /// Plays a run on a session in which `pay` is under way when a sibling fails the run, and returns the failed run with the
-/// lines of its session.
-async fn fail_beside(pay: Tool) -> (Box<FailedRun>, Vec<String>) {
+/// lines of its session. `in_body` is notified in the body of `pay`.
+async fn fail_beside(pay: Tool, in_body: Arc<Notify>) -> (Box<FailedRun>, Vec<String>) {
     let store = Arc::new(MemoryStore::default());
-    let is_started = Arc::new(Notify::new());
-    let (started, sibling) = (is_started.clone(), is_started);
-    let hook = Hook::new(move |event: HookEvent| {
-        if let HookEvent::CallStarted { ctx, .. } = &event
-            && ctx.call_id() == "p"
-        {
-            started.notify_one();
-        }
-        std::future::ready(Ok(()))
-    });
     let fail = tool("fail", move |_, _| {
-        let sibling = sibling.clone();
+        let in_body = in_body.clone();
         async move {
-            sibling.notified().await;
+            in_body.notified().await;
             Err(ToolError::visible("over"))
         }
     });
     let in_store: Arc<dyn Store> = store.clone();
     let session = Session::in_run_store("conversation".into(), &in_store).expect("it has sessions");
-    let desk = agent("desk", &[("f", "fail"), ("p", "pay")]).hook(hook);
+    let desk = agent("desk", &[("f", "fail"), ("p", "pay")]);
     let desk = desk.tool(fail.on_failure(OnFailure::FailRun)).tool(pay);
     let run = desk.run("go").store(store).session(&session).drain_timeout(Duration::from_millis(5));
     let Err(RunError::Failed(failed)) = run.await else { unreachable!("the run fails") };
@@ -282,8 +272,13 @@ async fn fail_beside(pay: Tool) -> (Box<FailedRun>, Vec<String>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_run_reports_the_calls_in_doubt_and_its_session_keeps_them() {
-    let never = tool("pay", |_, _| async { std::future::pending().await });
-    let (failed, session) = fail_beside(never).await;
+    let in_body = Arc::new(Notify::new());
+    let begun = in_body.clone();
+    let never = tool("pay", move |_, _| {
+        begun.notify_one();
+        std::future::pending()
+    });
+    let (failed, session) = fail_beside(never, in_body).await;
     assert_eq!(failed.settlement.in_doubt, ["p"]);
     assert_eq!(failed.settlement.finished, ["f"]);
     let unknown = model_text::EFFECT_UNKNOWN;
@@ -302,11 +297,16 @@ async fn a_failed_run_reports_the_calls_in_doubt_and_its_session_keeps_them() {
 async fn a_failed_run_names_the_bodies_that_still_run() {
     let (release, held) = std::sync::mpsc::channel::<()>();
     let held = std::sync::Mutex::new(held);
-    let body = move |_: ToolContext, _: Value| held.lock().expect("one body").recv().map(|()| String::new());
+    let in_body = Arc::new(Notify::new());
+    let begun = in_body.clone();
+    let body = move |_: ToolContext, _: Value| {
+        begun.notify_one();
+        held.lock().expect("one body").recv().map(|()| String::new())
+    };
     let body = move |ctx, arguments| body(ctx, arguments).map_err(|_| ToolError::visible("let go"));
     let schema = json!({ "type": "object" });
     let blocks = Tool::dynamic_blocking("pay", "A tool.", schema, body).non_strict();
-    let (failed, _) = fail_beside(blocks).await;
+    let (failed, _) = fail_beside(blocks, in_body).await;
     assert_eq!(failed.settlement.in_doubt, ["p"]);
     assert_eq!(failed.settlement.draining, ["p"]);
     drop(release);
@@ -461,19 +461,20 @@ async fn an_answer_says_why_it_ended() {
 async fn a_cancelled_run_names_the_bodies_of_its_own_calls() {
     let (release, held) = std::sync::mpsc::channel::<()>();
     let held = std::sync::Mutex::new(held);
-    let body = move |_: ToolContext, _: Value| held.lock().expect("one body").recv().map(|()| String::new());
+    let in_body = Arc::new(Notify::new());
+    let begun = in_body.clone();
+    let body = move |_: ToolContext, _: Value| {
+        begun.notify_one();
+        held.lock().expect("one body").recv().map(|()| String::new())
+    };
     let body = move |ctx, arguments| body(ctx, arguments).map_err(|_| ToolError::visible("let go"));
     let blocks = Tool::dynamic_blocking("pay", "A tool.", json!({ "type": "object" }), body).non_strict();
     let clerk = agent("clerk", &[("i", "gated")]).tool(quick("gated").needs_approval());
     let desk = agent("desk", &[("p", "pay"), ("a", "ask")]).tool(blocks).tool(clerk.as_tool("ask", "Asks."));
     let mut stream = desk.run("go").drain_timeout(Duration::from_millis(5)).stream();
     let cancel = stream.cancel_handle();
-    let (mut has_started, mut is_held) = (false, false);
-    while !(has_started && is_held) {
-        let event = stream.next().await.expect("the run goes on");
-        has_started |= matches!(&event.kind, RunEventKind::CallStarted { call, .. } if call.as_str() == "p");
-        is_held |= matches!(&event.kind, RunEventKind::CallHeld(_));
-    }
+    while !matches!(stream.next().await.expect("the run goes on").kind, RunEventKind::CallHeld(_)) {}
+    in_body.notified().await;
     cancel.cancel();
     let Ok(RunResult::Cancelled(cancelled)) = stream.result().await else { unreachable!("it is cancelled") };
     assert_eq!(cancelled.settlement.draining, ["p"], "{:?}", cancelled.settlement);

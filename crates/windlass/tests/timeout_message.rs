@@ -42,9 +42,11 @@ async fn the_model_is_told_that_a_body_which_cannot_be_stopped_may_still_take_ef
         let _dropped = blocked.lock().expect("nobody panics with it").recv();
         Ok::<_, String>("late")
     });
-    let tool = tool.timeout(Duration::from_millis(20)).on_timeout(OnTimeout::custom_message(|_, timeout| {
-        format!("Too slow, still running: {}.", timeout.is_still_running)
-    }));
+    // Long enough for the body to begin.
+    let tool =
+        tool.timeout(Duration::from_millis(500)).on_timeout(OnTimeout::custom_message(|_, timeout| {
+            format!("Too slow, still running: {}.", timeout.is_still_running)
+        }));
     let text = told(tool).await;
     drop(release);
     assert_eq!(

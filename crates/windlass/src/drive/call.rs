@@ -140,7 +140,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 // The call was stopped while its start became durable: no body begins any more.
                 (CallEffect::RunBody(_), Some(work))
                     if work.stop().is_stopped()
-                        && !self.shared.cancel.is_detaching()
+                        && !self.shared.cancel.lets_calls_finish()
                         && !progress.is_stopped() =>
                 {
                     CallReport::Stopped(self.stop_mode())

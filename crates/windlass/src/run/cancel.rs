@@ -59,9 +59,15 @@ impl CancelSignal {
         self.requests.detach.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the run was cancelled, and no other driver continues it.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.token.is_cancelled() && !self.is_detaching()
+    /// True if calls whose starts are durable may still run and finish after the run was stopped: its driver leaves it,
+    /// and holds its lease until then.
+    pub(crate) fn lets_calls_finish(&self) -> bool {
+        self.is_detaching() && !self.is_lease_lost()
+    }
+
+    /// Returns true if the run was stopped so that no body begins any more.
+    pub(crate) fn forbids_bodies(&self) -> bool {
+        self.token.is_cancelled() && !self.lets_calls_finish()
     }
 }
 

@@ -7,8 +7,8 @@
 use std::future::{Future, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use super::CallStop;
 use super::run_waker::MarkedBody;
 use crate::error::truncate_message;
 use crate::guardrail::panic_message;
+use crate::lock_unpoisoned;
 use crate::observe::trace_span::tool_call_span;
 use crate::redaction;
 use crate::run::{CallLayer, CancelSignal, NextCall};
@@ -65,6 +66,8 @@ pub(crate) enum BodyExit {
 pub(crate) enum BodyFailure {
     Error(ToolError),
     TimedOut,
+    /// The body exceeded its deadline and was stopped, and its destructors still run.
+    TimedOutCleaningUp,
     /// The body exceeded its deadline, cannot be stopped, and still runs.
     TimedOutStillRunning,
     Cancelled,
@@ -144,13 +147,16 @@ impl<'a, C: Send + Sync + 'static> BodyAttempt<'a, C> {
                 (start_async(with_layers(body), placement), StopMethod::Abort)
             }
             BodyStart::Blocking(body) if self.layers.is_empty() => {
-                (RunningBody::start_blocking(body, span), StopMethod::Cooperative)
+                (RunningBody::start_blocking(body, span, Arc::default()), StopMethod::Cooperative)
             }
             BodyStart::Blocking(body) => {
-                let span = span.clone();
+                let (span, phase) = (span.clone(), Arc::<PhaseCell>::default());
+                let of_thread = phase.clone();
                 let body =
-                    async move { flatten_result(RunningBody::start_blocking(body, span).await) }.boxed();
-                let running = start_async(with_layers(body), BodyPlacement::OwnTask);
+                    async move { flatten_result(RunningBody::start_blocking(body, span, of_thread).await) };
+                let mut running = start_async(with_layers(body.boxed()), BodyPlacement::OwnTask);
+                // The layers are no part of the body: it begins on its thread.
+                running.phase = phase;
                 (running, StopMethod::CooperativeWithLayers)
             }
         }
@@ -208,9 +214,14 @@ impl<'a, C: Send + Sync + 'static> BodyAttempt<'a, C> {
         self.ctx.cancel_call();
         running.move_to_task();
         // A run that is handed over lets its bodies finish, if they can in time.
-        let may_finish = matches!(stopped, StopCause::CallStopped)
-            && self.cancel.is_detaching()
-            && !self.cancel.is_lease_lost();
+        let may_finish = matches!(stopped, StopCause::CallStopped) && self.cancel.lets_calls_finish();
+        if !may_finish && running.prevent_begin() {
+            let failure = match stopped {
+                StopCause::DeadlineExceeded => BodyFailure::TimedOut,
+                StopCause::CallStopped => BodyFailure::Cancelled,
+            };
+            return (BodyExit::Failed(failure), None);
+        }
         if stopping == StopMethod::Abort && !may_finish {
             running.abort();
         }
@@ -239,12 +250,13 @@ impl<'a, C: Send + Sync + 'static> BodyAttempt<'a, C> {
                 (BodyExit::Failed(BodyFailure::Cancelled), None)
             }
             (Err(_), _, StopCause::CallStopped) => (BodyExit::Failed(BodyFailure::Cancelled), Some(running)),
-            (Err(_), StopMethod::Abort, StopCause::DeadlineExceeded) => {
-                (BodyExit::Failed(BodyFailure::TimedOut), Some(running))
+            // A body that blocks its thread does not come to the await at which it would be aborted.
+            (Err(_), StopMethod::Abort, StopCause::DeadlineExceeded) if !running.is_executing() => {
+                (BodyExit::Failed(BodyFailure::TimedOutCleaningUp), Some(running))
             }
             (
                 Err(_),
-                StopMethod::Cooperative | StopMethod::CooperativeWithLayers,
+                StopMethod::Abort | StopMethod::Cooperative | StopMethod::CooperativeWithLayers,
                 StopCause::DeadlineExceeded,
             ) => (BodyExit::Failed(BodyFailure::TimedOutStillRunning), Some(running)),
         }
@@ -304,7 +316,10 @@ impl PollMonitor {
 }
 
 /// A running body. It is aborted when dropped.
-pub(crate) struct RunningBody(BodyTask);
+pub(crate) struct RunningBody {
+    task: BodyTask,
+    phase: Arc<PhaseCell>,
+}
 
 /// The place where a body runs.
 enum BodyTask {
@@ -316,6 +331,54 @@ enum BodyTask {
     Finished,
 }
 
+/// The phase of a body, shared by the place where it runs and by whoever stops it.
+#[derive(Default)]
+struct PhaseCell(Mutex<BodyPhase>);
+
+/// The phase of a body.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum BodyPhase {
+    /// The body has not begun.
+    #[default]
+    Waiting,
+    /// The body was stopped before it began, and never begins.
+    Prevented,
+    /// The body executes on a thread, or has ended.
+    Executing,
+    /// The body waits at an await.
+    Suspended,
+}
+
+impl PhaseCell {
+    /// Lets the body begin or go on. Returns false if it was prevented from beginning.
+    fn execute(&self) -> bool {
+        let mut phase = lock_unpoisoned(&self.0);
+        if *phase == BodyPhase::Prevented {
+            return false;
+        }
+        *phase = BodyPhase::Executing;
+        true
+    }
+
+    /// Marks the body as waiting at an await.
+    fn suspend(&self) {
+        *lock_unpoisoned(&self.0) = BodyPhase::Suspended;
+    }
+
+    /// Prevents the body from beginning. Returns false if it has begun.
+    fn prevent(&self) -> bool {
+        let mut phase = lock_unpoisoned(&self.0);
+        if *phase == BodyPhase::Waiting {
+            *phase = BodyPhase::Prevented;
+        }
+        *phase == BodyPhase::Prevented
+    }
+
+    fn is_executing(&self) -> bool {
+        *lock_unpoisoned(&self.0) == BodyPhase::Executing
+    }
+}
+
 /// The reason why a body has no result.
 pub(crate) enum BodyJoinError {
     Panicked(String),
@@ -323,33 +386,56 @@ pub(crate) enum BodyJoinError {
 }
 
 impl RunningBody {
-    /// Starts an async body in its place. A body whose run is cancelled before its first poll does not begin.
+    /// Starts an async body in its place. A body whose run is stopped before its first poll does not begin.
     pub(crate) fn start_async(
         monitor: &Arc<PollMonitor>,
         cancel: &CancelSignal,
         body: BoxFuture<'static, BodyResult>,
         placement: BodyPlacement,
     ) -> Self {
-        let timed = TimedBody { body, monitor: monitor.clone(), cancel: cancel.clone(), last_poll: None };
-        Self(match placement {
+        let (monitor, cancel, phase) = (monitor.clone(), cancel.clone(), Arc::<PhaseCell>::default());
+        let timed = TimedBody { body, monitor, cancel, phase: phase.clone(), last_poll: None };
+        let task = match placement {
             BodyPlacement::OwnTask => BodyTask::Spawned(tokio::spawn(MarkedBody(timed))),
             BodyPlacement::Inline => BodyTask::Inline(timed),
-        })
+        };
+        Self { task, phase }
     }
 
-    /// Starts a blocking body on its own thread, inside a span.
-    pub(crate) fn start_blocking(body: Box<dyn FnOnce() -> BodyResult + Send>, span: Span) -> Self {
-        Self(BodyTask::Spawned(tokio::task::spawn_blocking(move || span.in_scope(body))))
+    /// Starts a blocking body on its own thread, inside a span. A body that was prevented while it waited for a thread
+    /// does not begin.
+    fn start_blocking(
+        body: Box<dyn FnOnce() -> BodyResult + Send>,
+        span: Span,
+        phase: Arc<PhaseCell>,
+    ) -> Self {
+        let of_thread = phase.clone();
+        let task = tokio::task::spawn_blocking(move || match of_thread.execute() {
+            true => span.in_scope(body),
+            false => Err(ToolError::hidden("the call was stopped before its body began")),
+        });
+        Self { task: BodyTask::Spawned(task), phase }
+    }
+
+    /// Prevents the body from beginning. Returns false if it has begun. Layers around a body that does not begin are
+    /// aborted when this value is dropped.
+    fn prevent_begin(&self) -> bool {
+        self.phase.prevent()
+    }
+
+    /// Returns true if the body executes on a thread: it is at no await and has not been dropped.
+    fn is_executing(&self) -> bool {
+        self.phase.is_executing()
     }
 
     /// Returns true if the body is inline and has not been polled.
     pub(crate) fn is_inline_unpolled(&self) -> bool {
-        matches!(&self.0, BodyTask::Inline(TimedBody { last_poll: None, .. }))
+        matches!(&self.task, BodyTask::Inline(TimedBody { last_poll: None, .. }))
     }
 
     /// Moves an inline body to a task of its own.
     pub(crate) fn move_to_task(&mut self) {
-        self.0 = match std::mem::replace(&mut self.0, BodyTask::Finished) {
+        self.task = match std::mem::replace(&mut self.task, BodyTask::Finished) {
             BodyTask::Inline(timed) => BodyTask::Spawned(tokio::spawn(MarkedBody(timed))),
             there => there,
         };
@@ -357,7 +443,7 @@ impl RunningBody {
 
     /// Aborts the body at its next await. A blocking body continues.
     pub(crate) fn abort(&self) {
-        if let BodyTask::Spawned(task) = &self.0 {
+        if let BodyTask::Spawned(task) = &self.task {
             task.abort();
         }
     }
@@ -367,7 +453,7 @@ impl Future for RunningBody {
     type Output = Result<BodyResult, BodyJoinError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let BodyTask::Inline(timed) = &mut self.0 {
+        if let BodyTask::Inline(timed) = &mut self.task {
             match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut *timed).poll(cx))) {
                 Ok(Poll::Ready(result)) => return Poll::Ready(Ok(result)),
                 Ok(Poll::Pending) if timed.last_poll.is_some_and(|took| took <= MAX_INLINE_POLL) => {
@@ -377,7 +463,7 @@ impl Future for RunningBody {
                 Err(panic) => return Poll::Ready(Err(BodyJoinError::Panicked(panic_message(&*panic)))),
             }
         }
-        match &mut self.0 {
+        match &mut self.task {
             // The driver yields by itself; the cooperative budget would only make some of these polls useless.
             BodyTask::Spawned(task) => pin!(unconstrained(task)).poll(cx).map_err(BodyJoinError::from),
             BodyTask::Inline(_) | BodyTask::Finished => Poll::Pending,
@@ -387,7 +473,7 @@ impl Future for RunningBody {
 
 impl Drop for RunningBody {
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.0, BodyTask::Finished) {
+        match std::mem::replace(&mut self.task, BodyTask::Finished) {
             // A panic in the destructor of a body does not reach the run.
             BodyTask::Inline(timed) => drop(catch_unwind(AssertUnwindSafe(|| drop(timed)))),
             BodyTask::Spawned(task) => task.abort(),
@@ -410,6 +496,7 @@ struct TimedBody {
     body: BoxFuture<'static, BodyResult>,
     monitor: Arc<PollMonitor>,
     cancel: CancelSignal,
+    phase: Arc<PhaseCell>,
     /// Duration of the last poll.
     last_poll: Option<Duration>,
 }
@@ -418,13 +505,16 @@ impl Future for TimedBody {
     type Output = BodyResult;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BodyResult> {
-        // The driver of a cancelled run aborts the body, which is not polled again until then.
-        if self.last_poll.is_none() && self.cancel.is_cancelled() {
+        // The driver of a run that was stopped prevents and aborts the body, which is not polled again until then.
+        if (self.last_poll.is_none() && self.cancel.forbids_bodies()) || !self.phase.execute() {
             return Poll::Pending;
         }
         let start = Instant::now();
         let polled = self.body.as_mut().poll(cx);
         let took = start.elapsed();
+        if polled.is_pending() {
+            self.phase.suspend();
+        }
         self.last_poll = Some(took);
         self.monitor.record_poll(took);
         polled

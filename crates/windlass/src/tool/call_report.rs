@@ -53,6 +53,8 @@ impl<C: Send + Sync + 'static> EndedBody<'_, C> {
                 let delay = self.retry_delay(attempt).filter(|_| runnable.may_repeat_after_timeout());
                 (ended_or_due(result, delay), None)
             }
+            // Another attempt begins only after this one has ended.
+            BodyFailure::TimedOutCleaningUp => (self.report_timeout(CallStatus::TimedOut), None),
             BodyFailure::TimedOutStillRunning => {
                 (self.report_timeout(CallStatus::TimedOutStillRunning), None)
             }

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass::core::journal::{CallEndedLate, JournalEntry, JournalRecord};
+use windlass::core::tool::ToolEffect;
 use windlass::prelude::*;
 use windlass::{core::failure::RunFailure, core::journal::CallStatus, store::MemoryStore, tool::OnTimeout};
 
@@ -291,4 +292,75 @@ on_both_runtimes! {
     real_clock:
         s15_a_blocking_body_past_its_deadline_is_in_doubt_and_its_end_is_recorded,
         s15_an_end_that_is_later_than_its_agents_can_be_replayed;
+}
+
+/// An async body that blocks its thread cannot be aborted, so it is in doubt like a blocking one, and not tried again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn s15_an_async_body_that_blocks_past_its_deadline_is_in_doubt_and_is_not_tried_again() {
+    for effect in [ToolEffect::Once, ToolEffect::Idempotent, ToolEffect::Pure] {
+        let (latch, log, store) =
+            (ThreadLatch::default(), TestLog::default(), Arc::new(MemoryStore::default()));
+        let (held, noted) = (latch.clone(), log.clone());
+        let stuck = Tool::dynamic(
+            "stuck",
+            "A tool.",
+            json!({ "type": "object" }),
+            move |_: ToolContext, _: Value| {
+                let (held, noted) = (held.clone(), noted.clone());
+                async move {
+                    noted.push("began");
+                    held.wait().map(|()| "late").map_err(ToolError::visible)
+                }
+            },
+        );
+        // Long enough for the body to start.
+        let stuck = stuck.non_strict().effect(effect).timeout(Duration::from_millis(250));
+        let stuck = stuck.retry(3, Duration::from_millis(1));
+        let replies = [
+            ScriptedResponse::call("a", "stuck", json!({})),
+            ScriptedResponse::call("b", "release", json!({})),
+            ScriptedResponse::text("bye"),
+        ];
+        let agent = scripted_agent(replies).tools((stuck, release_tool(&latch, &store)));
+        let run = agent.run("go").run_id("run").store(store.clone()).drain_timeout(Duration::from_millis(5));
+        let result = with_timeout(run.into_future()).await.expect("it ends");
+        let told =
+            "Tool 'stuck' timed out after 0.25 seconds. It could not be stopped and may still take effect.";
+        let settled = result.record().journal().iter().find_map(|record| match &record.entry {
+            JournalEntry::CallSettled(settled) => {
+                Some((settled.status.clone(), settled.output.text().into_owned()))
+            }
+            _ => None,
+        });
+        assert_eq!(settled, Some((CallStatus::TimedOutStillRunning, told.to_owned())), "{effect:?}");
+        assert_eq!(log.take(), ["began"], "{effect:?}");
+        let late =
+            CallEndedLate { call: "a".into(), status: CallStatus::Succeeded, output: Some("late".into()) };
+        assert_eq!(late_end_entries(&stored_records(&*store, "run").await), [late], "{effect:?}");
+    }
+}
+
+/// The next attempt begins after the one before has ended, and one whose destructors still run has not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn s14_no_attempt_begins_while_the_one_before_still_cleans_up() {
+    let (latch, log) = (ThreadLatch::default(), TestLog::default());
+    let (held, noted) = (latch.clone(), log.clone());
+    let stuck = any_object_tool("stuck", move |_, _| {
+        noted.push("began");
+        let guard = BlockingDropGuard(held.clone(), noted.clone());
+        async move {
+            let _guard = guard;
+            std::future::pending().await
+        }
+    });
+    // Long enough for the body to start.
+    let stuck = stuck.effect(ToolEffect::Pure).timeout(Duration::from_millis(250));
+    let stuck = stuck.retry(3, Duration::from_millis(1));
+    let replies = [ScriptedResponse::call("a", "stuck", json!({})), ScriptedResponse::text("bye")];
+    let run = scripted_agent(replies).tools(stuck).run("go").drain_timeout(Duration::from_millis(5));
+    let result = with_timeout(run.into_future()).await.expect("it ends");
+    assert_eq!(result.output_text(), Ok("bye"));
+    assert_eq!(log.take(), ["began"]);
+    latch.open();
+    wait_until(|| log.take() == ["let go"]).await;
 }
