@@ -14,12 +14,14 @@ use windlass::core::{
     decision::{Decision, DecisionScope},
     id::{CallPath, RunId, Timestamp},
     journal::{CallStatus, JournalEntry},
+    tool::ToolEffect,
 };
-use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail};
+use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail, ToolOutputGuardrail};
 use windlass::prelude::*;
 use windlass::store::{
     LeaseClaim, LeaseOwner, MemoryStore, PostDecisionError, SqliteStore, Store, load_paused, post_decision,
 };
+use windlass::tool::{ReceiptPolicy, ReceiptScope};
 
 /// Lease of a driver that is dropped; another one takes the run over after it.
 const LEASE: Duration = Duration::from_millis(500);
@@ -139,6 +141,47 @@ async fn a_live_driver_asks_for_a_correction_before_it_starts_the_call() {
         assert_eq!(
             (paid.load(Ordering::SeqCst), settled_status(&store).await),
             (0, Some(CallStatus::Rejected))
+        );
+    }
+}
+
+/// A receipt answers the approved call, and the call is corrected before its output is withheld for the output
+/// guardrail.
+#[tokio::test]
+async fn a_call_that_a_receipt_answers_can_be_corrected_before_its_output_guardrail() {
+    for (store, _folder) in stores() {
+        let paid = Arc::new(AtomicU32::new(0));
+        let pay_tool = || {
+            let policy = ReceiptPolicy { scope: ReceiptScope::Store, expire_after: None };
+            pay_tool(&paid).effect(ToolEffect::Idempotent).receipt_policy(policy)
+        };
+        for run in ["run", "twin"] {
+            let result = agent(pay_tool(), false).run("go").run_id(run).store(store.clone()).await;
+            let mut paused = result.expect("it pauses").into_paused().expect("it waits for a person");
+            if run == "twin" {
+                paused.approve("p").expect("it waits");
+                let ended = agent(pay_tool(), true).resume(paused).store(store.clone()).await;
+                assert_eq!(ended.expect("it ends").output_text(), Ok("bye"));
+            }
+        }
+        post(&store, Decision::Approve, "bea").await.expect("it waits");
+        let desk = store.clone();
+        let tool = pay_tool()
+            .input_guardrail(ToolInputGuardrail::new("late", move |_| {
+                let desk = desk.clone();
+                async move {
+                    post(&desk, reject(), "cem").await.map_err(|error| error.to_string())?;
+                    Ok(ToolGuardrailVerdict::Allow)
+                }
+            }))
+            .output_guardrail(ToolOutputGuardrail::new("allows", |_, _| async {
+                Ok(ToolGuardrailVerdict::Allow)
+            }));
+        let result = agent(tool, true).recover("run", store.clone()).await.expect("it ends");
+        assert_eq!(result.output_text(), Ok("bye"));
+        assert_eq!(
+            (paid.load(Ordering::SeqCst), settled_status(&store).await),
+            (1, Some(CallStatus::Rejected))
         );
     }
 }

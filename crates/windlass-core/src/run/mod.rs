@@ -493,7 +493,8 @@ impl Run {
     }
 
     /// Returns the hold of a call of this run that a person may have seen, if the call has neither started nor settled
-    /// since. A driver takes the decision about it in the store before it records the start or the settlement.
+    /// since. A driver takes the decision about it in the store before it records the start, the settlement, or the end of a
+    /// body that it did not start.
     pub fn untaken_hold(&self, call: &CallId) -> Option<UntakenHold> {
         match self.budget_hold(call) {
             Some(hold) => Some(hold),

@@ -116,7 +116,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let mut settled = None;
         loop {
             let mut effect = self.scope.with_run(|run| run.next_effect(&call, &progress));
-            if matches!(effect, CallEffect::Start(_) | CallEffect::Settle(_))
+            // A result without a body is withheld before it settles, and its decision cannot be corrected after that.
+            if matches!(effect, CallEffect::Start(_) | CallEffect::Withhold(_) | CallEffect::Settle(_))
                 && let Some(hold) = self.scope.untaken_hold(&call)
             {
                 match self.scope.take_decision(&call, hold).boxed().await? {
@@ -137,7 +138,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     self.scope.record_entry(entry).await?;
                     CallReport::Started { attempt: runnable.attempt() }
                 }
-                // The call was stopped while its start became durable: no body begins any more.
+                // The call was stopped, or the lease was lost, while the start became durable: no body begins any more.
                 (CallEffect::RunBody(_), Some(work))
                     if work.stop().is_stopped()
                         && !self.shared.cancel.lets_calls_finish()
