@@ -168,6 +168,21 @@ impl ContentPart {
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
     }
+
+    /// Returns the text of a part that has a text only.
+    fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text { text } | Self::Refusal { text } => Some(text),
+            Self::Image(_) | Self::File(_) | Self::Unknown(_) => None,
+        }
+    }
+
+    fn as_text_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Text { text } | Self::Refusal { text } => Some(text),
+            Self::Image(_) | Self::File(_) | Self::Unknown(_) => None,
+        }
+    }
 }
 
 /// The location or the bytes of an image or a file.
@@ -364,6 +379,46 @@ impl OutputContent {
         }
     }
 
+    /// Returns the length of the text in bytes; images and files have none.
+    pub fn text_len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Parts(parts) => parts.iter().filter_map(ContentPart::as_text).map(str::len).sum(),
+        }
+    }
+
+    /// Truncates the text to at most `max_bytes`, at a character boundary. Text parts after the cut are removed; images
+    /// and files stay. Returns the length of the remaining text.
+    pub fn truncate_text(&mut self, max_bytes: usize) -> usize {
+        match self {
+            Self::Text(text) => text.truncate(text.floor_char_boundary(max_bytes)),
+            Self::Parts(parts) => {
+                let mut room = Some(max_bytes);
+                parts.retain_mut(|part| {
+                    let Some(text) = part.as_text_mut() else { return true };
+                    let Some(left) = room else { return false };
+                    room = left.checked_sub(text.len());
+                    if room.is_none() {
+                        text.truncate(text.floor_char_boundary(left));
+                    }
+                    true
+                });
+            }
+        }
+        self.text_len()
+    }
+
+    /// Appends a line: to a text, or as a text part of its own.
+    pub fn push_line(&mut self, line: &str) {
+        match self {
+            Self::Text(text) => {
+                text.push('\n');
+                text.push_str(line);
+            }
+            Self::Parts(parts) => parts.push(ContentPart::text(line)),
+        }
+    }
+
     /// Returns the digest of the content.
     pub fn digest(&self) -> Digest {
         match self {
@@ -420,11 +475,5 @@ impl OpaqueItem {
 }
 
 fn join_text(parts: &[ContentPart]) -> String {
-    parts
-        .iter()
-        .map(|part| match part {
-            ContentPart::Text { text } | ContentPart::Refusal { text } => text.as_str(),
-            ContentPart::Image(_) | ContentPart::File(_) | ContentPart::Unknown(_) => "",
-        })
-        .collect()
+    parts.iter().filter_map(ContentPart::as_text).collect()
 }

@@ -96,8 +96,8 @@ impl RunArtefacts {
         Ok(MediaSource { url: Some(url), ..media })
     }
 
-    /// Truncates a text output to the limit of its tool, adds a note, and stores the full text unless it is secret.
-    /// `has_reader` says whether the agent can read on.
+    /// Truncates the text of an output to the limit of its tool, adds a note, and stores the full text unless it is
+    /// secret. `has_reader` says whether the agent can read on.
     pub(crate) async fn limit_output<C>(
         &self,
         tool: &Tool<C>,
@@ -106,25 +106,25 @@ impl RunArtefacts {
         has_reader: bool,
         secrets: &SecretRegistry,
     ) -> Result<(), StoreError> {
-        let OutputContent::Text(output) = output else { return Ok(()) };
-        if output.len() <= tool.max_output_bytes {
+        let whole = output.text_len();
+        if whole <= tool.max_output_bytes {
             return Ok(());
         }
         let is_kept = tool.output_visibility == OutputVisibility::Public;
-        let (whole, shown) = (output.len(), output.floor_char_boundary(tool.max_output_bytes));
         let name = call.to_string();
         if is_kept {
-            let kept = secrets.mask_text(output.clone());
+            let kept = secrets.mask_text(output.text().into_owned());
             self.save(&name, kept.as_bytes()).await?;
         }
-        output.truncate(shown);
-        output.push_str(&format!("\n[cut: {shown} of {whole} bytes are shown"));
+        let shown = output.truncate_text(tool.max_output_bytes);
+        let mut note = format!("[cut: {shown} of {whole} bytes are shown");
         if is_kept && has_reader {
-            output.push_str(&format!(
+            note.push_str(&format!(
                 "; `{READ_OUTPUT_TOOL}` reads on with {{\"call\": \"{name}\", \"from\": {shown}}}"
             ));
         }
-        output.push(']');
+        note.push(']');
+        output.push_line(&note);
         Ok(())
     }
 

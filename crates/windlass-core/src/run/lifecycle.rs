@@ -311,7 +311,7 @@ pub struct CallFeatures {
     pub is_observed: bool,
     /// The tool's approval policy now. It counts if the recorded one says that no approval is required.
     pub approval_policy: ApprovalPolicy,
-    /// Longest text output in bytes; longer ones are cut.
+    /// Longest text of an output in bytes; longer ones are cut.
     pub max_output_bytes: usize,
 }
 
@@ -823,7 +823,7 @@ pub(super) fn unchecked_result() -> CallResult {
 }
 
 fn settle_effect(result: &CallResult, progress: &CallProgress) -> CallEffect {
-    let is_long = matches!(&result.output, OutputContent::Text(text) if text.len() > progress.features.max_output_bytes);
+    let is_long = result.output.text_len() > progress.features.max_output_bytes;
     if is_long && !progress.is_limited && result.status != CallStatus::Cancelled {
         return CallEffect::LimitOutput(result.clone());
     }
