@@ -776,10 +776,12 @@ fn result_effect(result: &CallResult, slot: &CallSlot, progress: &CallProgress) 
     let is_of_body = slot.can_withhold(&result.status);
     let may_be_guarded = is_of_body
         || matches!(result.status, CallStatus::InvalidArguments | CallStatus::TimedOutStillRunning);
-    let needs_guardrails = progress.features.has_output_guardrails
-        && may_be_guarded
-        && result.run_failure.is_none()
-        && !progress.is_guarded;
+    let needs_guardrails = progress.features.has_output_guardrails && may_be_guarded && !progress.is_guarded;
+    // The run ends with the call, without its guardrails, so nothing of what they would have checked goes on.
+    if needs_guardrails && result.run_failure.is_some() {
+        let output = model_text::ERROR_NOT_CHECKED.into();
+        return CallEffect::Settle(CallResult { output, ..result.clone() });
+    }
     match (needs_guardrails, progress.stopped) {
         (true, _) if is_of_body => CallEffect::Withhold(result.clone()),
         (true, None) => CallEffect::RunOutputGuardrails {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::decision::{Decision, DecisionScope};
+use crate::item::ContentPart;
 use crate::journal::{CallHeld, CallSettled, DecisionRecorded};
 use crate::run::tests::bench::{RunBench, run_started, status_name, test_key};
 
@@ -597,11 +598,36 @@ fn an_output_guardrail_may_fail_the_run() {
 }
 
 #[test]
-fn a_result_that_fails_the_run_is_not_guarded() {
-    let failing = CallResult::failing_run(CallStatus::Failed, "no", failure());
-    let mut driver = CallDriver::new("answer c1:look c2:look", CallFeatures { max_output_bytes: 9, ..ALL });
-    let driven = driver.drive(&[("body", CallReport::BodyEnded(failing))]);
-    assert!(driven.ends_with("body#1, settle failed, announce end, done settled"), "{driven}");
+fn an_error_that_fails_the_run_is_withheld_from_what_no_guardrail_has_checked() {
+    for (has_output_guardrails, output) in
+        [(true, model_text::ERROR_NOT_CHECKED), (false, "the customer is ada")]
+    {
+        let features = CallFeatures { has_output_guardrails, max_output_bytes: 99, ..ALL };
+        for status in [CallStatus::Failed, CallStatus::TimedOut, CallStatus::TimedOutStillRunning] {
+            let failing = CallResult::failing_run(status, "the customer is ada", failure());
+            let mut driver = CallDriver::new("answer c1:look c2:look", features);
+            let driven = driver.drive(&[("body", CallReport::BodyEnded(failing))]);
+            let end = driven.split_once("body#1, settle ").map(|(_, end)| end.split_once(", "));
+            assert_eq!(end.flatten().map(|(_, end)| end), Some("announce end, done settled"), "{driven}");
+            let settled = driver.settled();
+            assert_eq!(
+                (settled.output.text().as_ref(), settled.run_failure.as_deref()),
+                (output, Some(&failure()))
+            );
+        }
+    }
+}
+
+#[test]
+fn the_text_of_all_parts_of_an_output_counts() {
+    let parts = OutputContent::Parts(vec![ContentPart::text("page"), ContentPart::text("one")]);
+    let driven = |max_output_bytes| {
+        let mut driver = CallDriver::new("answer c1:look c2:look", CallFeatures { max_output_bytes, ..NONE });
+        let result = CallResult::new(CallStatus::Succeeded, parts.clone());
+        driver.drive(&[("body", CallReport::BodyEnded(result))])
+    };
+    assert_eq!(driven(7), "start#1, body#1, settle succeeded, done settled");
+    assert_eq!(driven(6), "start#1, body#1, limit, settle succeeded, done settled");
 }
 
 #[test]
@@ -945,8 +971,8 @@ impl CallWalk {
         assert!(!(ran_before && denies_start), "{result:?}: an earlier driver may have run it");
         let may_leak = self.features.has_output_guardrails
             && result.status.is_body_result()
-            && result.run_failure.is_none()
-            && !seen.is_guarded;
+            && !seen.is_guarded
+            && !(result.run_failure.is_some() && result.output == model_text::ERROR_NOT_CHECKED.into());
         assert!(!may_leak, "{result:?} was not checked");
         let Some(stopped) = seen.stopped else {
             assert!(!is_withheld || seen.is_guarded, "{result:?} was not checked");

@@ -22,6 +22,9 @@ pub const OUTPUT_NOT_CHECKED: &str =
     "The call was executed. Its output was withheld, because the checks of it did not finish.";
 /// Output of a call that was executed and whose withheld output could not be read again.
 pub const OUTPUT_LOST: &str = "The call was executed. Its output was not kept.";
+/// Output of a call that failed and ended its run, and whose tool has output guardrails: they do not run any more.
+pub const ERROR_NOT_CHECKED: &str = "The call failed and ended the run. Its error was withheld, because the checks of \
+    it did not run. Do not repeat it without checking whether it took effect.";
 /// Output of a call in doubt whose outcome is unknown.
 pub const OUTCOME_UNKNOWN: &str =
     "It is not known whether this call took effect. Do not repeat it without checking.";
