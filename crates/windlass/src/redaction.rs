@@ -14,7 +14,7 @@ use windlass_core::{
     id::{CallId, CallPath},
     item::{CallOutput, Item, OutputContent, ToolCall},
     journal::{CallSettled, FilteredInput, HandoffRecorded, JournalEntry, JournalRecord},
-    run::{Run, RunItem},
+    run::{Run, RunItem, model_text},
 };
 
 use crate::event::{RunEvent, RunEventKind};
@@ -169,6 +169,31 @@ impl SecretRegistry {
     /// Returns a JSON value in which the values of secrets are masked.
     pub(crate) fn mask_json(&self, value: Value) -> Value {
         self.mask.mask_json(value)
+    }
+
+    /// Returns the mask of the secret values, which the registry shares with it.
+    pub(crate) fn mask(&self) -> SecretMask {
+        self.mask.clone()
+    }
+
+    /// Returns the output of a call of the run at `within` in the form in which it is kept for other drivers and calls:
+    /// without its secrets, and with a note about them if it had any.
+    pub(crate) fn redact_kept_output(
+        &self,
+        within: &[CallId],
+        call: &CallId,
+        output: OutputContent,
+    ) -> OutputContent {
+        if !self.is_active() {
+            return output;
+        }
+        if self.output_visibility_of(within, call) == OutputVisibility::Secret {
+            return model_text::with_secrets_lost(REDACTED.into());
+        }
+        match self.mask.mask_value(output.clone()) {
+            masked if masked == output => output,
+            masked => model_text::with_secrets_lost(masked),
+        }
     }
 
     /// Returns an entry of the run at `within` in its redacted form.

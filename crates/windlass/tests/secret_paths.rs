@@ -6,19 +6,21 @@
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use windlass::core::decision::{Decision, DecisionScope, PersonQuestion};
 use windlass::core::id::RunId;
+use windlass::core::item::ContentPart;
 use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail};
 use windlass::model::{ScriptedModel, ScriptedResponse};
 use windlass::prelude::*;
 use windlass::run::{PausedRun, RunBuilder, RunResult};
 use windlass::session::{Session, SessionStore};
 use windlass::store::{SqliteStore, Store, load_paused, post_decision};
-use windlass::tool::{OnFailure, Tool, ToolContext, ToolError};
+use windlass::tool::{OnFailure, OutputPart, Tool, ToolContext, ToolError};
 
 /// The secret of the model's call. It has characters that JSON escapes.
 const CARD: &str = "4111-\"canary\"-1111";
@@ -203,6 +205,53 @@ async fn whatever_a_body_does_with_a_secret_it_stays_in_the_process() {
             }
             check.finish(how, &traces).await;
         }
+    }
+}
+
+/// The body ends after its call has settled and its run has finished.
+#[tokio::test]
+async fn a_late_end_keeps_its_secret() {
+    for how in ["echo", "parts", "cut", "error"] {
+        let traces = TraceCapture::default();
+        let _guard = tracing::subscriber::set_default(traces.clone());
+        let mut check = LeakCheck::new();
+        let fields = json!({ "card": { "type": "string" }, "how": { "type": "string" } });
+        let schema = json!({ "type": "object", "properties": fields, "required": ["card", "how"], "additionalProperties": false });
+        let (release, gate) = std::sync::mpsc::channel::<()>();
+        let gate = Mutex::new(gate);
+        let slow = Tool::dynamic_blocking("pay", "Pays.", schema, move |_: ToolContext, arguments: Value| {
+            let waited = gate.lock().expect("not poisoned").recv();
+            waited.map_err(|error| ToolError::hidden(error.to_string()))?;
+            let card = arguments["card"].as_str().unwrap_or_default();
+            let text = format!("charged {card}");
+            let parts = |texts: Vec<String>| {
+                let part = |text| OutputPart(ContentPart::text(text));
+                Ok(texts.into_iter().map(part).collect::<Vec<_>>())
+            };
+            match how {
+                "echo" => parts(vec![text]),
+                "parts" => parts(vec!["paid".to_owned(), text]),
+                // The limit is inside the secret.
+                "cut" => parts(vec![format!("{}{card}", "x".repeat(30))]),
+                _ => Err(ToolError::visible(format!("no {card}"))),
+            }
+        });
+        // Long enough for the body to start.
+        let slow = slow.secret_arguments(["card"]).timeout(Duration::from_millis(500)).max_output_bytes(40);
+        let (agent, _) = agent(slow, [pay(how), ScriptedResponse::text("done")]);
+        check.run(agent.run("pay").run_id("run-1")).await;
+        release.send(()).expect("the body waits");
+        let late = loop {
+            let lines = check.store.load_journal(&"run-1".into(), 0).await.expect("it is stored");
+            if let Some(line) = lines.iter().find(|line| line.body.contains("call_ended_late")) {
+                break line.body.clone();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        assert!(late.contains("[secret]"), "{how}: {late}");
+        // The beginning of the secret is one, too.
+        assert!(!late.contains("4111"), "{how}: {late}");
+        check.finish(how, &traces).await;
     }
 }
 

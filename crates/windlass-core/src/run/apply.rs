@@ -516,6 +516,11 @@ impl Run {
                 Some(_) => model_text::without_edit_note(&settled.output),
                 None => settled.output.clone(),
             };
+            // The journal does not have the secrets of the output, and the receipt says so.
+            let output = match settled.is_output_redacted {
+                true => model_text::with_secrets_lost(output),
+                false => output,
+            };
             applied.receipt = Some(NewReceipt { digest, output, generation: key.generation });
         }
         let may_have_taken_effect = slot.may_have_taken_effect();

@@ -39,6 +39,16 @@ pub const EFFECT_UNKNOWN: &str = "The call ended without a result, and it is not
 pub const OUTPUT_NOT_VALID: &str =
     "Your answer does not match the required JSON Schema. Answer again with the JSON alone. Problem:";
 
+/// Note on an output whose secrets were not kept.
+pub(super) const SECRETS_LOST_NOTE: &str =
+    "[The call was executed. The secret parts of its output were not kept and are not available any more.]";
+
+/// Returns a redacted output with a note that its secrets were not kept, so that nobody repeats the call to see them.
+pub fn with_secrets_lost(mut output: OutputContent) -> OutputContent {
+    output.push_line(SECRETS_LOST_NOTE);
+    output
+}
+
 /// Returns the output of a failed call: the start, with the detail that the model may see.
 pub fn with_detail(start: &str, detail: Option<&str>) -> String {
     match detail {

@@ -13,9 +13,9 @@ mod walks;
 
 use bench::{RunBench, describe_action, describe_history, describe_next, play_script};
 
-use super::StopRequest;
+use super::{StopRequest, model_text};
 use crate::canonical::Digest;
-use crate::journal::JournalEntry;
+use crate::journal::{CallSettled, CallStatus, JournalEntry};
 
 #[test]
 fn what_is_asked_for_follows_from_the_entries() {
@@ -268,6 +268,22 @@ fn receipts_are_of_the_arguments_that_ran() {
         ),
         1
     );
+}
+
+#[test]
+fn a_receipt_of_a_redacted_output_says_that_its_secrets_were_not_kept() {
+    for (is_output_redacted, expected) in
+        [(false, "c1 done".to_owned()), (true, format!("c1 done\n{}", model_text::SECRETS_LOST_NOTE))]
+    {
+        let mut bench = RunBench::from_script("answer c1:print; start c1");
+        let settled = CallSettled::new("c1".into(), CallStatus::Succeeded, "c1 done");
+        let entry = JournalEntry::CallSettled(CallSettled { is_output_redacted, ..settled });
+        bench.try_record(vec![], entry).expect("it ends");
+        let receipts = bench.replay().receipts;
+        let outputs: Vec<String> =
+            receipts.values().map(|receipt| receipt.output.text().into_owned()).collect();
+        assert_eq!(outputs, [expected]);
+    }
 }
 
 #[test]

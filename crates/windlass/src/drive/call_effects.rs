@@ -18,7 +18,6 @@ use crate::guardrail::{GuardrailChecks, check_call_input, check_call_output};
 use crate::hook::{AfterCall, HookEvent};
 use crate::lock_unpoisoned;
 use crate::observe::HookObservation;
-use crate::redaction::{OutputVisibility, REDACTED};
 use crate::run::{DriveError, panic_failure};
 use crate::tasks::{BodyAttempt, BodyExit, BodyFailure, blocking_body_warning, record_late_end};
 use crate::tool::{EndedBody, failure_text};
@@ -90,14 +89,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
         work: &CallExecution<'_, C>,
         result: &CallResult,
     ) -> Result<(), DriveError> {
-        // A secret output is nowhere outside the process.
-        let kept = match work.prepared.tool.output_visibility {
-            OutputVisibility::Public => result.output.clone(),
-            OutputVisibility::Secret => OutputContent::from(REDACTED),
-        };
+        // Secrets are nowhere outside the process.
+        let path = work.ctx.call_path();
+        let secrets = &self.shared.recorder.secrets;
+        let kept = secrets.redact_kept_output(path.parent_calls(), path.call(), result.output.clone());
         let ended = CallResult::new(result.status.clone(), kept);
         let entry = ended.body_ended_entry(&work.call);
-        self.shared.withheld.save(&self.shared.journal, work.ctx.call_path(), ended.output).await?;
+        self.shared.withheld.save(&self.shared.journal, path, ended.output).await?;
         self.scope.record_entry(entry).await
     }
 
@@ -183,7 +181,9 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 if matches!(ended.exit, BodyExit::Failed(BodyFailure::Cancelled)) {
                     lock_unpoisoned(&self.shared.draining_calls).push(work.ctx.call_path().clone());
                 }
-                record_late_end(running, &self.shared.journal, work.ctx.clone(), work.prepared.tool.clone());
+                let (ctx, tool) = (work.ctx.clone(), work.prepared.tool.clone());
+                let mask = self.shared.recorder.secrets.mask();
+                record_late_end(running, &self.shared.journal, ctx, tool, mask);
             }
             let failure = match ended.exit {
                 BodyExit::Returned(output) => {

@@ -75,12 +75,21 @@ impl RunRecorder {
             JournalEntry::ModelResponded(_) => self.session_write(path, |_| true),
             _ => None,
         };
+        let settled_call = match &entry {
+            JournalEntry::CallSettled(settled) if receipt_to.is_some() => Some(settled.call.clone()),
+            _ => None,
+        };
         let applied = lock_unpoisoned(&self.run).apply_at(path, &entry);
         let applied = applied.map_err(|why| self.invalid_entry_error(&why))?;
         let mut writes = DerivedWrites::default();
         if let Some(receipt) = applied.receipt {
             let now = self.journal.now();
-            writes.receipts.extend(receipt_to.map(|to| to.receipt_write(receipt.output.clone(), now)));
+            // The cache is in the process that has the secrets; the store is not.
+            let stored = receipt_to.zip(settled_call).map(|(to, call)| {
+                let output = self.secrets.redact_kept_output(path, &call, receipt.output.clone());
+                to.receipt_write(output, now)
+            });
+            writes.receipts.extend(stored);
             self.receipt_cache.insert_receipt(receipt, now);
         }
         let session_write = before.or_else(|| self.session_write(path, |run| run.outcome().is_some()));

@@ -12,6 +12,7 @@ use windlass_core::{
 use super::running_body::{BodyJoinError, RunningBody, flatten_result, redact_error_text};
 use crate::journal::RunJournal;
 use crate::redaction::{OutputVisibility, REDACTED};
+use crate::secret_mask::SecretMask;
 use crate::tool::{BodyResult, Tool, ToolContext};
 
 /// Records the end of a body that the driver no longer waits for: in the journal of the driver, or in the store if the run
@@ -21,6 +22,7 @@ pub(crate) fn record_late_end<C: Send + Sync + 'static>(
     journal: &Arc<RunJournal>,
     ctx: ToolContext<C>,
     tool: Arc<Tool<C>>,
+    mask: SecretMask,
 ) {
     let ended_run = journal.ended_run();
     let journal = Arc::downgrade(journal);
@@ -29,7 +31,7 @@ pub(crate) fn record_late_end<C: Send + Sync + 'static>(
         let call = ctx.call_path();
         // That it was dropped does not tell how far it had come, so it is no end to record.
         let was_dropped = matches!(ended, Err(BodyJoinError::Dropped));
-        let result = redact_late_result(flatten_result(ended), &tool, ctx.arguments());
+        let result = redact_late_result(flatten_result(ended), &tool, ctx.arguments(), &mask);
         match &result {
             Ok(_) => tracing::warn!(%call, "a body that was given up on has ended"),
             Err(error) => tracing::warn!(%call, %error, "a body that was given up on has failed"),
@@ -65,14 +67,19 @@ fn redact_late_result<C>(
     result: BodyResult,
     tool: &Tool<C>,
     arguments: &str,
+    mask: &SecretMask,
 ) -> Result<OutputContent, String> {
     match result {
         Ok(_) if tool.output_visibility == OutputVisibility::Secret => Ok(REDACTED.into()),
-        Ok(OutputContent::Text(mut text)) => {
-            text.truncate(text.floor_char_boundary(tool.max_output_bytes));
-            Ok(text.into())
+        Ok(output) => {
+            // A secret that was cut would not be found.
+            let mut output = mask.mask_value(output);
+            output.truncate_text(tool.max_output_bytes);
+            Ok(output)
         }
-        Ok(parts) => Ok(parts),
-        Err(error) => Err(redact_error_text(error.message(), tool, arguments)),
+        Err(error) => {
+            let masked = mask.mask_text(error.message().to_owned());
+            Err(redact_error_text(&masked, tool, arguments))
+        }
     }
 }

@@ -369,7 +369,8 @@ impl<C: Send + Sync + 'static> Tool<C> {
         self
     }
 
-    /// Sets the maximum size of an output that the model sees, in bytes. A longer one is truncated.
+    /// Sets the maximum size of an output's text that the model sees, in bytes. A longer one is truncated; the text of
+    /// all parts of an output counts.
     #[must_use]
     pub fn max_output_bytes(mut self, bytes: usize) -> Self {
         self.max_output_bytes = bytes;
@@ -386,7 +387,8 @@ impl<C: Send + Sync + 'static> Tool<C> {
         self
     }
 
-    /// Marks the output as secret: it is never stored. The model sees it, in the process that created it.
+    /// Marks the output as secret: it is never stored. The model sees it, in the process that created it. An identical
+    /// idempotent call elsewhere is answered by a receipt that says that the call was executed.
     #[must_use]
     pub fn secret_output(mut self) -> Self {
         self.output_visibility = OutputVisibility::Secret;

@@ -149,6 +149,8 @@ impl DatabaseFile {
             // Cell sizes are checked when a page is read, so that a corrupt page is detected before it is used.
             db.pragma_update(None, "cell_size_check", true)?;
             db.pragma_update(None, "journal_size_limit", 64 << 20)?;
+            // What is erased is overwritten with zeros.
+            db.pragma_update(None, "secure_delete", true)?;
             Ok(db)
         };
         connect().map_err(|error: rusqlite::Error| self.to_store_error(error))

@@ -62,7 +62,8 @@ pub(super) fn list_outputs(db: &Connection, run: &RunId) -> Result<Vec<CallPath>
     paths.map(|path| from_json_text(&path?)).collect()
 }
 
-/// Erases the outputs of these calls. The freed pages are overwritten.
+/// Erases the outputs of these calls. Connections overwrite what they erase (`secure_delete`); the write-ahead log has
+/// it until the log is written over.
 pub(super) fn erase_outputs(db: &Connection, lease: &Lease, calls: &[CallPath]) -> Result<(), SqliteError> {
     let (id, _) = find_owned_run(db, lease)?;
     if !has_table(db)? {
