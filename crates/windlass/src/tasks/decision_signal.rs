@@ -1,6 +1,7 @@
 //! The wake-ups of a run's drivers for decisions about its held calls: the outermost driver looks for posted decisions when
 //! the store hints at one, and at intervals, and announces recorded ones to the drivers of nested agents.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,9 +29,11 @@ pub(crate) struct DecisionSignal {
 }
 
 #[derive(Default)]
-pub(crate) struct SignalState {
+struct SignalState {
     announcements: AtomicU64,
-    wakers: Mutex<Vec<Waker>>,
+    next_listener: AtomicU64,
+    /// The waker of each driver that waits, by the number of its listener.
+    wakers: Mutex<BTreeMap<u64, Waker>>,
 }
 
 /// A driver's wait for decisions, during one turn.
@@ -38,7 +41,14 @@ pub(crate) enum DecisionWatch {
     /// The outermost driver looks for decisions in the store.
     Polls(StorePoll),
     /// The driver of a nested agent waits for announcements.
-    Listens { shared: Arc<SignalState>, seen: u64 },
+    Listens(DecisionListener),
+}
+
+/// The wait of a nested agent's driver. It has one waker at a time, and none after it ends.
+pub(crate) struct DecisionListener {
+    shared: Arc<SignalState>,
+    number: u64,
+    seen: u64,
 }
 
 /// The times at which the outermost driver looks for decisions.
@@ -54,9 +64,8 @@ impl DecisionSignal {
     /// Announces that decisions were recorded.
     pub(crate) fn announce(&self) {
         self.shared.announcements.fetch_add(1, Ordering::AcqRel);
-        for waker in std::mem::take(&mut *lock_unpoisoned(&self.shared.wakers)) {
-            waker.wake();
-        }
+        let wakers = std::mem::take(&mut *lock_unpoisoned(&self.shared.wakers));
+        wakers.into_values().for_each(Waker::wake);
     }
 
     /// Begins the wait of the outermost driver. `target` is the run's store and lease.
@@ -67,7 +76,8 @@ impl DecisionSignal {
     /// Begins the wait of a nested agent's driver.
     pub(crate) fn subscribe(&self) -> DecisionWatch {
         let seen = self.shared.announcements.load(Ordering::Acquire);
-        DecisionWatch::Listens { shared: self.shared.clone(), seen }
+        let number = self.shared.next_listener.fetch_add(1, Ordering::Relaxed);
+        DecisionWatch::Listens(DecisionListener { shared: self.shared.clone(), number, seen })
     }
 }
 
@@ -77,18 +87,28 @@ impl DecisionWatch {
     pub(crate) fn poll_due(&mut self, has_held_calls: bool, cx: &mut Context<'_>) -> bool {
         match self {
             Self::Polls(poll) => poll.poll_due(has_held_calls, cx),
-            Self::Listens { shared, seen } => {
-                // An announcement increases the count before it takes the wakers, so one of the two sees the other.
-                let mut wakers = lock_unpoisoned(&shared.wakers);
-                let announced = shared.announcements.load(Ordering::Acquire);
-                let is_due = announced != *seen;
-                *seen = announced;
-                if !is_due && !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-                    wakers.push(cx.waker().clone());
-                }
-                is_due
-            }
+            Self::Listens(listener) => listener.poll_due(cx),
         }
+    }
+}
+
+impl DecisionListener {
+    fn poll_due(&mut self, cx: &Context<'_>) -> bool {
+        // An announcement increases the count before it takes the wakers, so one of the two sees the other.
+        let mut wakers = lock_unpoisoned(&self.shared.wakers);
+        let announced = self.shared.announcements.load(Ordering::Acquire);
+        let is_due = announced != self.seen;
+        self.seen = announced;
+        if !is_due && !wakers.get(&self.number).is_some_and(|waker| waker.will_wake(cx.waker())) {
+            wakers.insert(self.number, cx.waker().clone());
+        }
+        is_due
+    }
+}
+
+impl Drop for DecisionListener {
+    fn drop(&mut self) {
+        lock_unpoisoned(&self.shared.wakers).remove(&self.number);
     }
 }
 
@@ -116,5 +136,45 @@ impl StorePoll {
             self.timer = None;
         }
         is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+
+    /// A waker that counts its wake-ups.
+    #[derive(Default)]
+    struct CountingWaker(AtomicU64);
+
+    impl Wake for CountingWaker {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_listener_has_one_waker_and_none_after_it_ends() {
+        let signal = DecisionSignal::default();
+        let count = || lock_unpoisoned(&signal.shared.wakers).len();
+        let poll = |watch: &mut DecisionWatch, waker: &Arc<CountingWaker>| {
+            watch.poll_due(true, &mut Context::from_waker(&waker.clone().into()))
+        };
+        let (mut one, mut other) = (signal.subscribe(), signal.subscribe());
+        let wakers: Vec<Arc<CountingWaker>> = (0..9).map(|_| Arc::default()).collect();
+        for waker in &wakers {
+            assert!(!poll(&mut one, waker) && !poll(&mut other, waker));
+        }
+        assert_eq!(count(), 2);
+        drop(other);
+        assert_eq!(count(), 1);
+        signal.announce();
+        let woken: Vec<u64> = wakers.iter().map(|waker| waker.0.load(Ordering::Relaxed)).collect();
+        assert_eq!(woken, [0, 0, 0, 0, 0, 0, 0, 0, 1], "the waker of the last poll");
+        assert!(poll(&mut one, &wakers[0]) && !poll(&mut one, &wakers[0]));
+        drop(one);
+        assert_eq!(count(), 0);
     }
 }
