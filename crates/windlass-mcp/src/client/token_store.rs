@@ -1,6 +1,7 @@
 //! Storage of OAuth credentials between processes.
 
 use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ pub trait OAuthTokenStore: Send + Sync {
     fn remove<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), String>>;
 }
 
-/// A store of OAuth credentials in a file that only its owner can read (mode 0600). It is replaced atomically.
+/// A store of OAuth credentials in a file that only its owner can read (mode 0600). It is replaced atomically, under a
+/// lock on a second file with the ending `.lock`, so that servers and processes can share it.
 #[derive(Clone, Debug)]
 pub struct OAuthTokenFile {
     path: PathBuf,
@@ -42,23 +44,40 @@ impl OAuthTokenFile {
         }
     }
 
-    fn update(&self, change: impl FnOnce(&mut BTreeMap<String, String>)) -> Result<(), String> {
+    /// Changes the credentials, on a thread that may wait for other writers.
+    async fn update(
+        &self,
+        change: impl FnOnce(&mut BTreeMap<String, String>) + Send + 'static,
+    ) -> Result<(), String> {
+        let file = self.clone();
+        let updated = tokio::task::spawn_blocking(move || file.update_locked(change)).await;
+        updated.map_err(|error| self.failed("written", &error))?
+    }
+
+    fn update_locked(&self, change: impl FnOnce(&mut BTreeMap<String, String>)) -> Result<(), String> {
+        // The lock ends when the file is closed.
+        let _lock = self.lock().map_err(|error| self.failed("locked", &error))?;
         let mut credentials = self.read()?;
         change(&mut credentials);
         let text = serde_json::to_string(&credentials).map_err(|error| self.failed("written", &error))?;
         self.replace(&text).map_err(|error| self.failed("written", &error))
     }
 
-    fn replace(&self, text: &str) -> io::Result<()> {
+    /// Waits until no other writer has the lock, and takes it.
+    fn lock(&self) -> io::Result<File> {
         if let Some(folder) = self.path.parent() {
             std::fs::create_dir_all(folder)?;
         }
+        let mut path = self.path.clone().into_os_string();
+        path.push(".lock");
+        let file = private_file().create(true).truncate(false).open(path)?;
+        file.lock()?;
+        Ok(file)
+    }
+
+    fn replace(&self, text: &str) -> io::Result<()> {
         let new = self.path.with_extension(format!("new-{}", uuid::Uuid::new_v4()));
-        let mut options = std::fs::OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = options.open(&new)?;
+        let mut file = private_file().create_new(true).open(&new)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&new, &self.path)
@@ -69,17 +88,28 @@ impl OAuthTokenFile {
     }
 }
 
+/// Returns the options of a file that only its owner can read and write.
+fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
 impl OAuthTokenStore for OAuthTokenFile {
     fn load<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<Option<String>, String>> {
         async move { Ok(self.read()?.remove(url)) }.boxed()
     }
 
     fn save<'a>(&'a self, url: &'a str, credentials: String) -> BoxFuture<'a, Result<(), String>> {
-        async move { self.update(|all| drop(all.insert(url.to_owned(), credentials))) }.boxed()
+        let url = url.to_owned();
+        self.update(move |all| drop(all.insert(url, credentials))).boxed()
     }
 
     fn remove<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), String>> {
-        async move { self.update(|all| drop(all.remove(url))) }.boxed()
+        let url = url.to_owned();
+        self.update(move |all| drop(all.remove(&url))).boxed()
     }
 }
 
@@ -157,6 +187,28 @@ mod tests {
         assert_eq!(again.load("https://a").await, Ok(Some("one".to_owned())));
         assert_eq!(again.load("https://b").await, Ok(None));
         let left = std::fs::read_dir(path.parent().expect("a folder")).expect("it can be read").count();
-        assert_eq!(left, 1, "no temporary file is left");
+        assert_eq!(left, 2, "no temporary file is left beside the lock");
+    }
+
+    /// Two servers that store their credentials at the same moment both keep them.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn writers_of_one_token_file_keep_the_credentials_of_each_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tokens.json");
+        let mut writers = tokio::task::JoinSet::new();
+        for server in 0..8 {
+            // Each has a handle of its own, as processes do.
+            let store = OAuthTokenFile::new(&path);
+            writers.spawn(async move {
+                let url = format!("https://{server}.example");
+                for renewal in 0..20 {
+                    store.save(&url, renewal.to_string()).await.expect("it is stored");
+                    assert_eq!(store.load(&url).await, Ok(Some(renewal.to_string())));
+                }
+            });
+        }
+        while let Some(ended) = writers.join_next().await {
+            ended.expect("the credentials are kept");
+        }
     }
 }
