@@ -15,7 +15,7 @@ use common::http::{RawResponse, send_raw};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use windlass::core::decision::{Decision, DecisionScope};
+use windlass::core::decision::{Decision, DecisionScope, PersonQuestion};
 use windlass::prelude::*;
 use windlass::store::{
     ApproverPolicy, ApproverSigner, DecisionReview, MemoryStore, RunQuery, Store, post_signed_decision,
@@ -189,6 +189,20 @@ async fn a_question_shows_all_arguments() {
     assert!(shown.contains(r"and all of\u202e my savings\u200b"), "nothing in it is invisible: {shown}");
     client.answer(&question, "approve").await;
     assert_eq!(text_of(&response.answer_to(id).await), " paid 500");
+}
+
+/// Nothing in the text of a question is invisible, because it may come from a model.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_has_no_invisible_text() {
+    let till = Arc::new(TillCounters::default());
+    let schema = json!({ "type": "object", "properties": {} });
+    let ask = Tool::dynamic("ask", "Asks.", schema, |_: ToolContext<TillCounters>, _: Value| async {
+        Err::<String, _>(ToolError::ask_person(PersonQuestion::new("Pay 1 \u{202e}001?\nReally\u{200b}?")))
+    });
+    let mut client = RawSession::open(start(till_server(&till).tool(ask)).await, None).await;
+    let (_, mut response) = client.start_call("ask", json!({}), None).await;
+    let question = next_question(&mut response).await;
+    assert_eq!(question["params"]["message"], "Pay 1 \\u{202e}001?\nReally\\u{200b}?");
 }
 
 /// A call that waits for a person outlives the timeout of idle sessions.

@@ -68,12 +68,15 @@ fn request_name(pending: &PendingCall) -> String {
 
 /// Returns the elicitation for a pending call.
 pub(super) fn elicitation_params(pending: &PendingCall) -> ElicitRequestParams {
-    // Names and arguments come from a model: nothing in them is invisible to the person who reads them.
+    // Names, arguments and questions come from a model or from a tool: nothing in them is invisible to the person who
+    // reads them.
     let tool = SafeText::from_line(&pending.tool.to_string());
     let arguments = escape_json(&pending.arguments);
     let (message, requested_schema) = match &pending.reason {
         HoldReason::Question(question) => {
-            (question.text.clone(), form_schema(question).unwrap_or_else(text_schema))
+            let lines: Vec<SafeText> = question.text.lines().map(SafeText::from_prose).collect();
+            let message = lines.iter().map(SafeText::as_str).collect::<Vec<_>>().join("\n");
+            (message, form_schema(question).unwrap_or_else(text_schema))
         }
         HoldReason::Approval => {
             // A decision covers all of the arguments, so all of them are shown.
