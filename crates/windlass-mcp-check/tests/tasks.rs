@@ -10,19 +10,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use common::http::{ReceivedRequest, raw_response, raw_result, serve_raw};
 use common::{call_outputs, wait_until};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};
 use tokio::sync::Notify;
+use windlass::core::id::RunId;
 use windlass::core::{
     decision::{Decision, DecisionScope, HoldReason, PersonQuestion},
     id::CallPath,
 };
+use windlass::error::StoreError;
 use windlass::prelude::*;
 use windlass::store::{
-    ApproverPolicy, ApproverSigner, DecisionReview, MemoryStore, SqliteStore, Store, post_signed_decision,
+    ApproverPolicy, ApproverSigner, DecisionReview, Lease, MemoryStore, SqliteStore, Store, StoreFuture,
+    StoreWrapper, post_signed_decision,
 };
-use windlass_mcp::{McpApprovalPolicy, McpConfig, McpConnections, McpServer, McpServerConfig, TaskPolicy};
+use windlass_mcp::{
+    McpApprovalPolicy, McpConfig, McpConnections, McpServer, McpServerConfig, ProtocolEra, TaskPolicy,
+};
 use windlass_mcp_check::build_agent;
 
 /// Counters and signals of the test tools.
@@ -156,6 +162,108 @@ async fn a_run_that_is_cancelled_cancels_its_task() {
     let outcome = running.await.expect("the task ends").expect("it is cancelled");
     assert!(matches!(outcome, RunResult::Cancelled(_)));
     wait_until(|| site.dropped_builds.load(Ordering::SeqCst) == 1).await;
+}
+
+/// A store that cannot write, or cannot read, the artefacts of tasks.
+struct TasklessStore {
+    memory: MemoryStore,
+    can_read: bool,
+}
+
+impl StoreWrapper for TasklessStore {
+    fn inner(&self) -> &dyn Store {
+        &self.memory
+    }
+
+    fn save_artefact<'a>(&'a self, lease: &'a Lease, name: &'a str, body: &'a [u8]) -> StoreFuture<'a, ()> {
+        if name.starts_with("mcp-task") {
+            return Box::pin(async { Err(StoreError::new("the disk is full")) });
+        }
+        self.memory.save_artefact(lease, name, body)
+    }
+
+    fn load_artefact<'a>(&'a self, run: &'a RunId, name: &'a str) -> StoreFuture<'a, Option<Vec<u8>>> {
+        if name.starts_with("mcp-task") && !self.can_read {
+            return Box::pin(async { Err(StoreError::new("the disk is gone")) });
+        }
+        self.memory.load_artefact(run, name)
+    }
+}
+
+/// The store fails while the id of a task is saved or looked up. The model is not invited to repeat the call.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_cannot_be_recorded_is_told_to_stop() {
+    for can_read in [true, false] {
+        let site = Arc::new(BuildingSite::default());
+        let (url, _serving) = serve_over_http(works_server(&site, TaskPolicy::Always)).await;
+        let (agent, _servers) = foreman_agent(&url, ScriptedResponse::call("c1", "build", json!({}))).await;
+        let store = Arc::new(TasklessStore { memory: MemoryStore::default(), can_read });
+        let outcome = agent.run("go").store(store).await.expect("the run ends well");
+        let said = &call_outputs(&outcome)["c1"];
+        assert!(!said.contains("try again"), "{said}");
+        if can_read {
+            assert!(said.contains("The server was told to stop it"), "{said}");
+            // The cancellation may arrive before the body has begun.
+            wait_until(|| site.dropped_builds.load(Ordering::SeqCst) == site.starts.load(Ordering::SeqCst))
+                .await;
+        } else {
+            assert!(said.contains("It was not called now"), "{said}");
+            assert_eq!(site.starts.load(Ordering::SeqCst), 0);
+        }
+    }
+}
+
+/// A server whose only call becomes a task that asks for a response of the client's model.
+fn respond_with_sampling_task(request: &ReceivedRequest, methods: &std::sync::Mutex<Vec<String>>) -> String {
+    let method = request.body["method"].as_str().unwrap_or_default();
+    methods.lock().expect("a log").push(method.to_owned());
+    let task = |kind: &str, status: &str| {
+        json!({ "resultType": kind, "taskId": "t1", "status": status, "ttlMs": null, "pollIntervalMs": 50,
+                "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z" })
+    };
+    let result = match method {
+        "server/discover" => json!({
+            "resultType": "complete", "supportedVersions": ["2026-07-28"],
+            "capabilities": { "tools": {}, "extensions": { "io.modelcontextprotocol/tasks": {} } },
+            "serverInfo": { "name": "raw", "version": "1" }, "ttlMs": 0, "cacheScope": "private",
+        }),
+        "tools/list" => json!({
+            "resultType": "complete", "ttlMs": 0, "cacheScope": "private",
+            "tools": [{ "name": "act", "inputSchema": { "type": "object" } }],
+        }),
+        "tools/call" => task("task", "working"),
+        "tasks/get" => {
+            let mut task = task("complete", "input_required");
+            task["inputRequests"] = json!({ "thought": { "method": "sampling/createMessage", "params": {
+                "messages": [{ "role": "user", "content": { "type": "text", "text": "2+2?" } }],
+                "maxTokens": 9 } } });
+            task
+        }
+        "tasks/cancel" => json!({ "resultType": "complete" }),
+        _ => return raw_response("405 Method Not Allowed", "text/plain", ""),
+    };
+    raw_result(&request.body["id"], &result)
+}
+
+/// A task that asks for something that is not offered cannot continue. It has begun, so that it may have had its effect.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_cannot_continue_is_told_to_stop() {
+    let methods = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = methods.clone();
+    let address = serve_raw(move |request| respond_with_sampling_task(&request, &seen)).await;
+    let config = McpServerConfig::http("raw", format!("http://{address}/mcp")).era(ProtocolEra::Modern);
+    let servers = McpConnections::connect(McpConfig::new().server(config)).await;
+    let call = ScriptedResponse::call("c1", "act", json!({}));
+    let model = ScriptedModel::new([call, ScriptedResponse::text("done")]);
+    let agent =
+        Agent::new("desk").model(model).tool_source(servers.tools().approve(McpApprovalPolicy::Never));
+    let outcome = agent.run("go").await.expect("the run ends well");
+    let said = &call_outputs(&outcome)["c1"];
+    assert!(said.contains("not offered here") && said.contains("The server was told to stop it"), "{said}");
+    assert!(!said.contains("try again"), "{said}");
+    let methods = methods.lock().expect("a log");
+    let cancelled = methods.iter().filter(|method| *method == "tasks/cancel").count();
+    assert_eq!(cancelled, 1, "{methods:?}");
 }
 
 /// The approval of a task crosses two paused runs, and a second server with the same store continues the task.

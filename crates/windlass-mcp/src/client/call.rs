@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** a request that may have reached the server is not resent, unless the tool is read-only, because
 //! only the server knows its outcome. Dropping the call, on a deadline or when the run stops, sends the server a
-//! cancellation.
+//! cancellation. A call that may have had its effect ends with an error that says so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +82,15 @@ pub(crate) async fn call_tool<C>(
     caller: &McpCallContext<'_, C>,
     arguments: Value,
 ) -> Result<ServerToolResult, ToolError> {
-    if let Some(id) = task::load_task_id(caller.ctx).await? {
+    let saved = task::load_task_id(caller.ctx).await.map_err(|error| {
+        tracing::warn!(server = %tool.server, tool = %tool.name, %error, "the task of a call cannot be looked up");
+        let why = format!(
+            "It could not be looked up whether `{}` runs as a task at its server already. It was not called now.",
+            tool.name
+        );
+        interrupted_error(caller.effect, why)
+    })?;
+    if let Some(id) = saved {
         return task::resume_following(connection, tool, caller, &id).await;
     }
     let asking = send_with_retry(connection, tool, caller, arguments);
@@ -90,7 +98,7 @@ pub(crate) async fn call_tool<C>(
         None => asking.await?,
         // On timeout the request future is dropped, which cancels the request at the server.
         Some(within) => tokio::time::timeout(within, asking).await.map_err(|_| {
-            ToolError::effect_unknown(format!("`{}` timed out after {} ms.", tool.name, within.as_millis()))
+            interrupted_error(caller.effect, format!("`{}` timed out after {} ms.", tool.name, within.as_millis()))
         })??,
     };
     match answer {
@@ -269,10 +277,16 @@ pub(super) fn json_rpc_failure(
 ) -> ToolError {
     if UNPROCESSED_CODES.contains(&code) {
         ToolError::visible(format!("`{}` was refused: {why}", tool.name))
-    } else if effect == ToolEffect::Pure {
-        ToolError::visible(format!("`{}` failed: {why}", tool.name))
     } else {
-        ToolError::effect_unknown(format!("`{}` failed: {why}", tool.name))
+        interrupted_error(effect, format!("`{}` failed: {why}", tool.name))
+    }
+}
+
+/// Returns the error of a call that may have had its effect, if its tool has one.
+fn interrupted_error(effect: ToolEffect, why: String) -> ToolError {
+    match effect {
+        ToolEffect::Pure => ToolError::visible(why),
+        ToolEffect::Idempotent | ToolEffect::Once => ToolError::effect_unknown(why),
     }
 }
 

@@ -14,6 +14,7 @@ use rmcp::model::{
 use rmcp::service::ServiceError;
 use serde_json::{Value, json};
 use windlass::core::decision::PersonQuestion;
+use windlass::error::StoreError;
 use windlass::run::RunExit;
 use windlass::tool::{ToolContext, ToolError};
 
@@ -37,11 +38,16 @@ fn artefact_key<C>(ctx: &ToolContext<C>) -> String {
 }
 
 /// Returns the id of the task that an earlier attempt of this call created, if any.
-pub(crate) async fn load_task_id<C>(ctx: &ToolContext<C>) -> Result<Option<String>, ToolError> {
-    Ok(ctx.load_text_artefact(&artefact_key(ctx)).await?)
+///
+/// # Errors
+///
+/// Returns the error of the store. Such a task may then exist, so that the tool must not be called.
+pub(crate) async fn load_task_id<C>(ctx: &ToolContext<C>) -> Result<Option<String>, StoreError> {
+    ctx.load_text_artefact(&artefact_key(ctx)).await
 }
 
-/// Saves the id of a new task with the run, and polls the task until it ends.
+/// Saves the id of a new task with the run, and polls the task until it ends. A task that cannot be saved is cancelled,
+/// because no other process would find it.
 pub(super) async fn start_following<C>(
     connection: &Arc<McpConnection>,
     tool: &McpToolInfo,
@@ -49,7 +55,16 @@ pub(super) async fn start_following<C>(
     id: &str,
 ) -> Result<ServerToolResult, ToolError> {
     let ended = cancel_at_run_exit(connection, caller.ctx, id);
-    caller.ctx.save_artefact(&artefact_key(caller.ctx), id).await?;
+    if let Err(error) = caller.ctx.save_artefact(&artefact_key(caller.ctx), id).await {
+        tracing::warn!(server = %tool.server, tool = %tool.name, task = %id, %error, "a task cannot be saved");
+        ended.store(true, Ordering::Relaxed);
+        cancel_task(connection, id).await;
+        return Err(ToolError::effect_unknown(format!(
+            "The MCP server `{}` accepted `{}` as a task, which could not be recorded here. The server was told to \
+             stop it.",
+            tool.server, tool.name
+        )));
+    }
     follow_until_timeout(connection, tool, caller, id, &ended).await
 }
 
@@ -78,55 +93,51 @@ fn cancel_at_run_exit<C>(connection: &Arc<McpConnection>, ctx: &ToolContext<C>, 
     ended
 }
 
-/// Polls a task until it ends, or cancels it after the task timeout.
+/// Polls a task until it ends. Cancels it after the task timeout, and if it cannot continue.
 async fn follow_until_timeout<C>(
-    connection: &McpConnection,
+    connection: &Arc<McpConnection>,
     tool: &McpToolInfo,
     caller: &McpCallContext<'_, C>,
     id: &str,
     ended: &AtomicBool,
 ) -> Result<ServerToolResult, ToolError> {
     let lasting = connection.config.task_timeout;
+    let name = &tool.name;
     let followed = tokio::time::timeout(lasting, poll_until_done(connection, tool, caller, id)).await;
-    if let Ok(Err(TaskInterruption::NeedsAnswer(question))) = followed {
-        return Err(ToolError::ask_person(question));
-    }
-    ended.store(true, Ordering::Relaxed);
-    match followed {
-        Ok(Ok(result)) => Ok(result),
-        Ok(Err(stop)) => Err(stop.into()),
-        Err(_) => {
-            cancel_task(connection, id).await;
-            let (name, after) = (&tool.name, lasting.as_millis());
-            Err(ToolError::effect_unknown(format!(
-                "`{name}` timed out after {after} ms. The server was told to stop it."
-            )))
+    let abandoned = match followed {
+        Ok(Err(TaskInterruption::NeedsAnswer(question))) => return Err(ToolError::ask_person(question)),
+        Ok(Err(TaskInterruption::Abandoned(reason))) => format!("`{name}` was stopped. {reason}."),
+        Err(_) => format!("`{name}` timed out after {} ms.", lasting.as_millis()),
+        Ok(Ok(result)) => {
+            ended.store(true, Ordering::Relaxed);
+            return Ok(result);
         }
-    }
+        Ok(Err(TaskInterruption::Ended(error))) => {
+            ended.store(true, Ordering::Relaxed);
+            return Err(error);
+        }
+    };
+    ended.store(true, Ordering::Relaxed);
+    cancel_task(connection, id).await;
+    Err(ToolError::effect_unknown(format!("{abandoned} The server was told to stop it.")))
 }
 
 /// The reason why polling stopped without a result.
 enum TaskInterruption {
-    Failed(ToolError),
+    /// The task has ended at the server, with this error.
+    Ended(ToolError),
+    /// The task has not ended and cannot continue, for this reason.
+    Abandoned(String),
     /// The task waits for a person's answer and has not ended.
     NeedsAnswer(PersonQuestion),
 }
 
-impl From<TaskInterruption> for ToolError {
-    fn from(stop: TaskInterruption) -> Self {
-        match stop {
-            TaskInterruption::Failed(error) => error,
-            TaskInterruption::NeedsAnswer(question) => Self::ask_person(question),
-        }
-    }
-}
-
 fn effect_unknown(words: String) -> TaskInterruption {
-    TaskInterruption::Failed(ToolError::effect_unknown(words))
+    TaskInterruption::Ended(ToolError::effect_unknown(words))
 }
 
 async fn poll_until_done<C>(
-    connection: &McpConnection,
+    connection: &Arc<McpConnection>,
     tool: &McpToolInfo,
     caller: &McpCallContext<'_, C>,
     id: &str,
@@ -169,7 +180,7 @@ async fn poll_until_done<C>(
                         let code = error.get("code").and_then(Value::as_i64);
                         let code = code.and_then(|code| i32::try_from(code).ok());
                         let code = ErrorCode(code.unwrap_or(ErrorCode::INTERNAL_ERROR.0));
-                        return Err(TaskInterruption::Failed(json_rpc_failure(
+                        return Err(TaskInterruption::Ended(json_rpc_failure(
                             tool,
                             caller.effect,
                             code,
@@ -183,10 +194,8 @@ async fn poll_until_done<C>(
                         )));
                     }
                     _ => {
-                        return Err(effect_unknown(format!(
-                            "`{}` is in a state that is not known here.",
-                            tool.name
-                        )));
+                        let reason = "The server reports a state that is not known here";
+                        return Err(TaskInterruption::Abandoned(reason.to_owned()));
                     }
                 }
             }
@@ -216,7 +225,7 @@ enum TaskPollError {
     Transient(String),
 }
 
-async fn get_task(connection: &McpConnection, id: &str) -> Result<DetailedTask, TaskPollError> {
+async fn get_task(connection: &Arc<McpConnection>, id: &str) -> Result<DetailedTask, TaskPollError> {
     let live =
         connection.live_connection().await.map_err(|error| TaskPollError::Transient(error.to_string()))?;
     let asking = live.peer.get_task(GetTaskParams::new(id));
@@ -238,7 +247,7 @@ async fn get_task(connection: &McpConnection, id: &str) -> Result<DetailedTask, 
 ///
 /// Returns the first question that has no answer yet, or an error if the server requests something that is not offered.
 async fn collect_responses<C>(
-    connection: &McpConnection,
+    connection: &Arc<McpConnection>,
     caller: &McpCallContext<'_, C>,
     id: &str,
     requests: BTreeMap<String, InputRequest>,
@@ -253,7 +262,7 @@ async fn collect_responses<C>(
         let response = answer_input_request(connection, caller, &request, extension).await;
         let response = response.map_err(|error| match error.question() {
             Some(question) => TaskInterruption::NeedsAnswer(question.clone()),
-            None => TaskInterruption::Failed(error),
+            None => TaskInterruption::Abandoned(error.message().to_owned()),
         })?;
         responses.insert(name, response);
     }
@@ -261,14 +270,18 @@ async fn collect_responses<C>(
 }
 
 /// Sends the answers to a task. Returns true if the server acknowledged them; otherwise they are sent again.
-async fn send_responses(connection: &McpConnection, id: &str, responses: BTreeMap<String, Value>) -> bool {
+async fn send_responses(
+    connection: &Arc<McpConnection>,
+    id: &str,
+    responses: BTreeMap<String, Value>,
+) -> bool {
     let Ok(live) = connection.live_connection().await else { return false };
     let sending = live.peer.update_task(UpdateTaskParams::new(id, responses));
     let sent = tokio::time::timeout(connection.config.call_timeout, sending).await;
     matches!(sent, Ok(Ok(())))
 }
 
-async fn cancel_task(connection: &McpConnection, id: &str) {
+async fn cancel_task(connection: &Arc<McpConnection>, id: &str) {
     let Ok(live) = connection.live_connection().await else { return };
     let told = tokio::time::timeout(CANCEL_TIMEOUT, live.peer.cancel_task(CancelTaskParams::new(id))).await;
     tracing::debug!(task = %id, ?told, "a server was told to stop a task");
