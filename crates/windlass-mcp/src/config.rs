@@ -420,6 +420,14 @@ impl McpServerConfig {
         &self.name
     }
 
+    /// Returns true if a person may have to authorise a connection.
+    pub(crate) fn uses_oauth(&self) -> bool {
+        matches!(
+            &self.transport,
+            McpTransport::Http(HttpTransportConfig { auth: Some(crate::client::McpAuth::OAuth(_)), .. })
+        )
+    }
+
     pub(crate) fn allows_tool(&self, tool: &str) -> bool {
         self.included_tools.as_ref().is_none_or(|included| included.contains(tool))
             && !self.excluded_tools.contains(tool)

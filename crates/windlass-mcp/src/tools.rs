@@ -17,7 +17,7 @@ use windlass::tool::{RunContext, Tool, ToolContext};
 
 use crate::client::{
     ElicitationAnswer, ElicitationHandler, McpCallContext, McpConnection, McpToolInfo, TaskSupport,
-    ToolListing, call_tool, convert_result, load_task_id,
+    ToolListing, authorisation_allowance, call_tool, convert_result, load_task_id,
 };
 use crate::names::{self, ToolNaming};
 use crate::policy::{McpApprovalPolicy, McpToolFilter, declared_effect, evaluate_filter};
@@ -227,7 +227,9 @@ impl<C: Send + Sync + 'static> McpTools<C> {
             .output_schema
             .as_ref()
             .map(|promised| Arc::new(CompiledSchema::new(schema::checkable_schema(promised))));
-        let within = (tasks == TaskSupport::Supported).then_some(connection.config.call_timeout);
+        let config = &connection.config;
+        let limits_itself = tasks == TaskSupport::Supported || config.uses_oauth();
+        let within = limits_itself.then_some(config.call_timeout);
         let body = {
             let shared = (connection.clone(), info.clone(), self.elicitation_handler.clone(), expected);
             move |ctx, arguments| {
@@ -259,12 +261,15 @@ impl<C: Send + Sync + 'static> McpTools<C> {
                     Ok(None) | Err(_) => ReconcileOutcome::Unknown,
                 }
             });
-        let config = &connection.config;
-        let tool = tool.timeout(match tasks {
-            TaskSupport::Unsupported => config.call_timeout,
-            // The call and task timeouts fire first, and their messages say which of the two it was.
-            TaskSupport::Supported => config.call_timeout.saturating_add(config.task_timeout),
-        });
+        // The timeouts of the call, of its task and of an authorisation fire first, and their messages say which it was.
+        let mut timeout = config.call_timeout;
+        if tasks == TaskSupport::Supported {
+            timeout = timeout.saturating_add(config.task_timeout);
+        }
+        if config.uses_oauth() {
+            timeout = timeout.saturating_add(authorisation_allowance(config.connect_timeout));
+        }
+        let tool = tool.timeout(timeout);
         self.approve_for.get(&*info.server).unwrap_or(&self.approve).apply_to(tool, info, trust)
     }
 }

@@ -101,6 +101,16 @@ pub(crate) struct ReceivedRequest {
 pub(crate) async fn serve_raw(
     respond: impl Fn(ReceivedRequest) -> String + Send + Sync + 'static,
 ) -> SocketAddr {
+    serve_raw_async(move |request| std::future::ready(respond(request))).await
+}
+
+/// Serves HTTP as [`serve_raw`] does, with responses that may take their time.
+pub(crate) async fn serve_raw_async<Fut>(
+    respond: impl Fn(ReceivedRequest) -> Fut + Send + Sync + 'static,
+) -> SocketAddr
+where
+    Fut: Future<Output = String> + Send + 'static,
+{
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let respond = std::sync::Arc::new(respond);
@@ -114,10 +124,10 @@ pub(crate) async fn serve_raw(
     address
 }
 
-async fn serve_connection(
+async fn serve_connection<Fut: Future<Output = String>>(
     stream: TcpStream,
     connection: usize,
-    respond: std::sync::Arc<impl Fn(ReceivedRequest) -> String + Send + Sync + 'static>,
+    respond: std::sync::Arc<impl Fn(ReceivedRequest) -> Fut>,
 ) {
     let mut reader = BufReader::new(stream);
     while let Some((first, headers)) = read_head(&mut reader).await {
@@ -130,7 +140,7 @@ async fn serve_connection(
         }
         let body_text = String::from_utf8_lossy(&body).into_owned();
         let body = serde_json::from_slice(&body).unwrap_or_default();
-        let response = respond(ReceivedRequest { method, path, headers, body, body_text, connection });
+        let response = respond(ReceivedRequest { method, path, headers, body, body_text, connection }).await;
         if reader.get_mut().write_all(response.as_bytes()).await.is_err() {
             return;
         }

@@ -13,10 +13,11 @@ use rmcp::model::{
     ElicitationAction, ErrorCode, MetaObject, ProgressNotificationParam, ProgressToken, RequestId,
     RequestMetaObject, ServerResult,
 };
-use rmcp::service::{Peer, PeerRequestOptions, RoleClient, ServiceError};
+use rmcp::service::{PeerRequestOptions, ServiceError};
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use windlass::core::decision::PersonQuestion;
 use windlass::{
     core::tool::ToolEffect,
@@ -24,7 +25,7 @@ use windlass::{
 };
 
 use super::ProtocolEra;
-use super::connection::{LiveConnection, McpConnection};
+use super::connection::{AuthChallenge, LiveConnection, McpConnection};
 use super::content::ServerToolResult;
 use super::elicitation::{
     ElicitationAnswer, InputRequestRound, SCHEMA_EXTENSION, question_from_elicitation,
@@ -32,22 +33,28 @@ use super::elicitation::{
 };
 use super::framing::unreadable_reason;
 use super::http::McpHttpError;
-use super::in_flight::{InFlightCalls, ServerMessage};
+use super::in_flight::ServerMessage;
 use super::list::McpToolInfo;
-use super::oauth;
+use super::oauth::CONSENT_TIMEOUT;
 use super::task;
 
 /// Maximum number of `input_required` rounds before a server must return a result.
 const MAX_INPUT_ROUNDS: usize = 10;
 
 /// Maximum number of authorisation challenges answered for one call.
-const MAX_AUTH_CHALLENGES: usize = 2;
+const MAX_AUTH_CHALLENGES: u32 = 2;
 
 /// Number of times the task yields after the response to collect progress notifications that arrive late.
 const LATE_PROGRESS_YIELDS: usize = 4;
 
 /// The `_meta` key of the call's idempotency key.
 pub(crate) const IDEMPOTENCY_META_KEY: &str = "dev.windlass/idempotencyKey";
+
+/// Returns the time that authorisations may add to a call on a server with this connect timeout.
+pub(crate) fn authorisation_allowance(connect_timeout: Duration) -> Duration {
+    // Each challenge, the first connection and a reconnection.
+    CONSENT_TIMEOUT.saturating_add(connect_timeout).saturating_mul(MAX_AUTH_CHALLENGES + 2)
+}
 
 /// A callback that answers a server's elicitation at once, or returns `None` to leave it to a person.
 pub(crate) type ElicitationHandler<C> = Arc<
@@ -58,8 +65,8 @@ pub(crate) type ElicitationHandler<C> = Arc<
 pub(crate) struct McpCallContext<'a, C> {
     pub(crate) ctx: &'a ToolContext<C>,
     pub(crate) elicitation_handler: Option<&'a ElicitationHandler<C>>,
-    /// Maximum time until the server responds, for servers with task support; otherwise the tool's timeout
-    /// applies.
+    /// Maximum time until the server responds, for servers with task support or OAuth; otherwise the tool's timeout
+    /// applies. Waits for a connection and for a person's consent do not count.
     pub(crate) response_timeout: Option<Duration>,
     /// The tool's effect.
     pub(crate) effect: ToolEffect,
@@ -93,15 +100,7 @@ pub(crate) async fn call_tool<C>(
     if let Some(id) = saved {
         return task::resume_following(connection, tool, caller, &id).await;
     }
-    let asking = send_with_retry(connection, tool, caller, arguments);
-    let answer = match caller.response_timeout {
-        None => asking.await?,
-        // On timeout the request future is dropped, which cancels the request at the server.
-        Some(within) => tokio::time::timeout(within, asking).await.map_err(|_| {
-            interrupted_error(caller.effect, format!("`{}` timed out after {} ms.", tool.name, within.as_millis()))
-        })??,
-    };
-    match answer {
+    match send_with_retry(connection, tool, caller, arguments).await? {
         McpCallResponse::Result(result) => Ok(result),
         McpCallResponse::Task(id) => task::start_following(connection, tool, caller, &id).await,
     }
@@ -114,8 +113,38 @@ enum McpCallResponse {
     Task(String),
 }
 
+/// The time that the attempts of a call have in all.
+struct CallTime {
+    limit: Option<Duration>,
+    left: Duration,
+}
+
+impl CallTime {
+    fn new(limit: Option<Duration>) -> Self {
+        Self { limit, left: limit.unwrap_or_default() }
+    }
+
+    /// Completes an attempt in the time that is left. On timeout the attempt is dropped, which cancels the request at the
+    /// server.
+    async fn limit<T>(
+        &mut self,
+        tool: &McpToolInfo,
+        effect: ToolEffect,
+        attempt: impl Future<Output = Result<T, McpCallFailure>>,
+    ) -> Result<T, McpCallFailure> {
+        let Some(limit) = self.limit else { return attempt.await };
+        let begun = Instant::now();
+        let ended = tokio::time::timeout(self.left, attempt).await;
+        self.left = self.left.saturating_sub(begun.elapsed());
+        ended.unwrap_or_else(|_| {
+            let why = format!("`{}` timed out after {} ms.", tool.name, limit.as_millis());
+            Err(interrupted_error(effect, why).into())
+        })
+    }
+}
+
 async fn send_with_retry<C>(
-    connection: &McpConnection,
+    connection: &Arc<McpConnection>,
     tool: &McpToolInfo,
     caller: &McpCallContext<'_, C>,
     arguments: Value,
@@ -124,13 +153,14 @@ async fn send_with_retry<C>(
         Value::Object(arguments) => arguments,
         _ => Map::new(),
     };
-    let mut attempted = attempt_call(connection, tool, caller, arguments.clone()).await;
+    let mut time = CallTime::new(caller.response_timeout);
+    let mut attempted = attempt_call(connection, tool, caller, &mut time, arguments.clone()).await;
     for _ in 0..MAX_AUTH_CHALLENGES {
         let Err(McpCallFailure::AuthChallenge(challenge)) = &attempted else { break };
-        if let Err(error) = connection.answer_challenge(challenge).await {
+        if let Err(error) = connection.answer_challenge(challenge.clone()).await {
             return Err(McpCallFailure::NotSent(error.to_string()).into_tool_error(tool));
         }
-        attempted = attempt_call(connection, tool, caller, arguments.clone()).await;
+        attempted = attempt_call(connection, tool, caller, &mut time, arguments.clone()).await;
     }
     match attempted {
         Err(McpCallFailure::NotSent(_)) => {}
@@ -138,7 +168,8 @@ async fn send_with_retry<C>(
         other => return other.map_err(|failure| failure.into_tool_error(tool)),
     }
     // The call had no effect, so it is retried once, on a new connection.
-    attempt_call(connection, tool, caller, arguments).await.map_err(|failure| failure.into_tool_error(tool))
+    let retried = attempt_call(connection, tool, caller, &mut time, arguments).await;
+    retried.map_err(|failure| failure.into_tool_error(tool))
 }
 
 /// The reason why an attempt of a call gave no result.
@@ -149,8 +180,8 @@ enum McpCallFailure {
     NotProcessed(String),
     /// The request may have reached the server, and its effect is unknown, for this reason.
     OutcomeUnknown(String),
-    /// The server requires authorisation; the text is its `WWW-Authenticate` header.
-    AuthChallenge(String),
+    /// The server requires authorisation, and did not process the request.
+    AuthChallenge(AuthChallenge),
     /// The error of the call itself, which no retry changes: a refusal by the server, an unreadable response, or a
     /// question to a person.
     Final(ToolError),
@@ -166,7 +197,7 @@ impl McpCallFailure {
     fn into_tool_error(self, tool: &McpToolInfo) -> ToolError {
         let McpToolInfo { server, name, .. } = tool;
         match self {
-            Self::NotSent(why) | Self::AuthChallenge(why) => {
+            Self::NotSent(why) | Self::AuthChallenge(AuthChallenge { header: why, .. }) => {
                 tracing::warn!(%server, %name, %why, "an MCP server cannot be reached");
                 ToolError::visible(format!(
                     "The MCP server `{server}` cannot be reached. The call was not made."
@@ -191,13 +222,25 @@ impl McpCallFailure {
 }
 
 async fn attempt_call<C>(
-    connection: &McpConnection,
+    connection: &Arc<McpConnection>,
     tool: &McpToolInfo,
     caller: &McpCallContext<'_, C>,
+    time: &mut CallTime,
     arguments: Map<String, Value>,
 ) -> Result<McpCallResponse, McpCallFailure> {
     let live =
         connection.live_connection().await.map_err(|error| McpCallFailure::NotSent(error.to_string()))?;
+    time.limit(tool, caller.effect, call_on(connection, &live, tool, caller, arguments)).await
+}
+
+/// Makes the call on a connection.
+async fn call_on<C>(
+    connection: &McpConnection,
+    live: &Arc<LiveConnection>,
+    tool: &McpToolInfo,
+    caller: &McpCallContext<'_, C>,
+    arguments: Map<String, Value>,
+) -> Result<McpCallResponse, McpCallFailure> {
     // A legacy server repeats its question when a call is made again, without naming the call. Such a call runs alone,
     // so that its answer cannot go to another one.
     let (_alone, _shared);
@@ -216,7 +259,7 @@ async fn attempt_call<C>(
         round.fill_responses(connection, caller, &mut params).await?;
     }
     for _ in 0..MAX_INPUT_ROUNDS {
-        let required = match send_request(connection, &live, tool, caller, params.clone()).await? {
+        let required = match send_request(connection, live, tool, caller, params.clone()).await? {
             ServerResult::CallToolResult(result) => return Ok(McpCallResponse::Result(result.into())),
             // rmcp returns a custom result if any part of the result does not match the protocol's schema.
             ServerResult::CustomResult(result) => {
@@ -309,7 +352,7 @@ pub(super) fn error_data_suffix(data: Option<&Value>) -> String {
 /// Sends one request and waits for its response.
 async fn send_request<C>(
     connection: &McpConnection,
-    live: &LiveConnection,
+    live: &Arc<LiveConnection>,
     tool: &McpToolInfo,
     caller: &McpCallContext<'_, C>,
     mut params: CallToolRequestParams,
@@ -322,8 +365,7 @@ async fn send_request<C>(
     let handle = sent.map_err(|error| McpCallFailure::NotSent(connection.describe_error(live, &error)))?;
     let words = live.in_flight.register(handle.progress_token.clone());
     let mut flight = CancelCallOnDrop {
-        peer: live.peer.clone(),
-        in_flight: live.in_flight.clone(),
+        live: live.clone(),
         progress_token: handle.progress_token.clone(),
         request_id: Some(handle.id.clone()),
     };
@@ -349,7 +391,7 @@ async fn send_request<C>(
         ServiceError::UnexpectedResponse => {
             unreadable_response_error(tool, "it answers another request").into()
         }
-        _ => match (oauth::auth_challenge(&error), unprocessed_reason(&error)) {
+        _ => match (live.auth_challenge(&error), unprocessed_reason(&error)) {
             (Some(challenge), _) => McpCallFailure::AuthChallenge(challenge),
             (None, Some(reason)) => McpCallFailure::NotProcessed(reason),
             (None, None) => McpCallFailure::OutcomeUnknown(connection.describe_error(live, &error)),
@@ -442,24 +484,24 @@ fn report_progress<C>(caller: &McpCallContext<'_, C>, progress: ProgressNotifica
 
 /// A guard of a call in flight that sends the server a cancellation if it is dropped before the response.
 struct CancelCallOnDrop {
-    peer: Peer<RoleClient>,
-    in_flight: Arc<InFlightCalls>,
+    /// The connection, which stays open for the cancellation.
+    live: Arc<LiveConnection>,
     progress_token: ProgressToken,
     request_id: Option<RequestId>,
 }
 
 impl Drop for CancelCallOnDrop {
     fn drop(&mut self) {
-        self.in_flight.unregister(&self.progress_token);
+        self.live.in_flight.unregister(&self.progress_token);
         let (Some(request), Ok(runtime)) = (self.request_id.take(), tokio::runtime::Handle::try_current())
         else {
             return;
         };
-        let peer = self.peer.clone();
+        let live = self.live.clone();
         runtime.spawn(async move {
             let reason = Some("the call was given up".to_owned());
             let cancelled = CancelledNotificationParam::new(Some(request), reason);
-            let told = peer.notify_cancelled(cancelled).await;
+            let told = live.peer.notify_cancelled(cancelled).await;
             tracing::debug!(?told, "a server was told to stop a call");
         });
     }

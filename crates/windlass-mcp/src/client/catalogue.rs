@@ -1,6 +1,7 @@
 //! The prompts and resources of a server.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -154,7 +155,7 @@ impl<T> McpCatalogue<T> {
 impl McpConnection {
     /// Sends a request on the live connection, within the call timeout.
     async fn ask<T>(
-        &self,
+        self: &Arc<Self>,
         request: impl AsyncFnOnce(&LiveConnection) -> Result<T, ServiceError>,
     ) -> Result<T, McpRequestError> {
         let live = self.live_connection().await?;
@@ -171,7 +172,7 @@ impl McpConnection {
 
     /// Returns all pages of a list. `what` names the list in the problem of one that has too many.
     async fn list_pages<T>(
-        &self,
+        self: &Arc<Self>,
         what: &str,
         fetch_page: fn(Peer<RoleClient>, PaginatedRequestParams) -> ListPageFuture<T>,
     ) -> Result<ServerList<T>, McpRequestError> {
@@ -192,7 +193,7 @@ impl McpConnection {
     }
 
     /// Returns the prompts that the server offers; none if it does not offer prompts.
-    pub(crate) async fn list_prompts(&self) -> Result<ServerList<McpPromptInfo>, McpRequestError> {
+    pub(crate) async fn list_prompts(self: &Arc<Self>) -> Result<ServerList<McpPromptInfo>, McpRequestError> {
         if !self.live_connection().await?.offers_prompts() {
             return Ok(ServerList { items: Vec::new(), problem: None });
         }
@@ -214,7 +215,7 @@ impl McpConnection {
 
     /// Returns the messages of a prompt.
     pub(crate) async fn get_prompt(
-        &self,
+        self: &Arc<Self>,
         name: &str,
         arguments: BTreeMap<String, String>,
     ) -> Result<Vec<FetchedPromptMessage>, McpRequestError> {
@@ -235,7 +236,9 @@ impl McpConnection {
 
     /// Returns the resources and templates that the server offers; none if it does not offer resources. A server that
     /// refuses to list its templates has a problem, unless it does not know the method.
-    pub(crate) async fn list_resources(&self) -> Result<ServerList<McpResourceInfo>, McpRequestError> {
+    pub(crate) async fn list_resources(
+        self: &Arc<Self>,
+    ) -> Result<ServerList<McpResourceInfo>, McpRequestError> {
         if !self.live_connection().await?.offers_resources() {
             return Ok(ServerList { items: Vec::new(), problem: None });
         }
@@ -269,7 +272,10 @@ impl McpConnection {
     }
 
     /// Returns the contents of a resource.
-    pub(crate) async fn read_resource(&self, uri: &str) -> Result<Vec<FetchedResource>, McpRequestError> {
+    pub(crate) async fn read_resource(
+        self: &Arc<Self>,
+        uri: &str,
+    ) -> Result<Vec<FetchedResource>, McpRequestError> {
         let params = ReadResourceRequestParams::new(uri);
         let answer = self.ask(async |live| live.peer.read_resource_once(params).await).await?;
         let ReadResourceResponse::Complete(resource) = answer else { return Err(needs_input()) };

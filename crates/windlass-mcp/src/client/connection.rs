@@ -11,6 +11,7 @@ use rmcp::service::{ClientCacheConfig, Peer, RoleClient, RunningService, Service
 use tokio::sync::{Mutex, RwLock};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::child::{ServerProcess, StderrTail};
 use super::connect::{AuthorisedClient, OpenedConnection, open_connection};
@@ -78,9 +79,16 @@ pub(crate) struct McpConnection {
     pub(crate) config: McpServerConfig,
     state: Mutex<McpConnectionState>,
     next_generation: AtomicU64,
+    /// The attempt to connect that is under way, in which a person may have to consent. All callers share it, and it
+    /// outlives the callers that do not wait for it.
+    opening: std::sync::Mutex<Option<ConnectionOpening>>,
+    /// Cancelled when the application closes the connection.
+    closing: CancellationToken,
     /// The listing request that is under way. All callers share it, and it outlives the callers that go on without it.
     refresh: std::sync::Mutex<Option<ListingRefresh>>,
 }
+
+type ConnectionOpening = Shared<BoxFuture<'static, Result<Arc<LiveConnection>, McpConnectError>>>;
 
 type ListingRefresh = Shared<BoxFuture<'static, Result<Arc<ToolListing>, String>>>;
 
@@ -91,7 +99,15 @@ struct McpConnectionState {
     backoff: Option<ConnectBackoff>,
     /// The authorised HTTP client, if the server required authorisation.
     auth_client: Option<AuthorisedClient>,
-    is_closed: bool,
+}
+
+/// A server's demand for an authorisation that the client does not have.
+#[derive(Clone)]
+pub(super) struct AuthChallenge {
+    /// The `WWW-Authenticate` header.
+    pub(super) header: String,
+    /// The generation of the connection that it came on.
+    generation: u64,
 }
 
 /// A tool listing and the connection state that it is valid for.
@@ -147,36 +163,90 @@ impl McpConnection {
             config,
             state: Mutex::default(),
             next_generation: AtomicU64::new(0),
+            opening: std::sync::Mutex::default(),
+            closing: CancellationToken::new(),
             refresh: std::sync::Mutex::default(),
         }
     }
 
     /// Returns the live connection, connecting first if necessary.
-    pub(crate) async fn live_connection(&self) -> Result<Arc<LiveConnection>, McpConnectError> {
-        self.live_connection_locked(&mut *self.state.lock().await).await
+    pub(crate) async fn live_connection(self: &Arc<Self>) -> Result<Arc<LiveConnection>, McpConnectError> {
+        let current = self.current_connection(&mut *self.state.lock().await).await?;
+        match current {
+            Some(live) => Ok(live),
+            None => self.start_opening(None).await,
+        }
     }
 
-    async fn live_connection_locked(
+    /// Returns the live connection, or `None` if it is time to connect.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the connection was closed, or the last failure if the next attempt has to wait.
+    async fn current_connection(
         &self,
         state: &mut McpConnectionState,
-    ) -> Result<Arc<LiveConnection>, McpConnectError> {
-        if state.is_closed {
+    ) -> Result<Option<Arc<LiveConnection>>, McpConnectError> {
+        if self.closing.is_cancelled() {
             return Err(McpConnectError::Closed);
         }
         if let Some(live) = &state.live {
             if !live.is_disconnected() {
-                return Ok(live.clone());
+                return Ok(Some(live.clone()));
             }
             if let Some(lost) = state.live.take() {
                 lost.close().await;
             }
         }
-        if let Some(failed) = &state.backoff
-            && Instant::now() < failed.retry_at
-        {
-            return Err(failed.error.clone());
+        match &state.backoff {
+            Some(failed) if Instant::now() < failed.retry_at => Err(failed.error.clone()),
+            Some(_) | None => Ok(None),
         }
-        match self.connect(&mut state.auth_client).await {
+    }
+
+    /// Starts to connect, unless that is under way.
+    fn start_opening(self: &Arc<Self>, challenge: Option<AuthChallenge>) -> ConnectionOpening {
+        let mut current = self.opening.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(opening) = &*current
+            && opening.peek().is_none()
+        {
+            return opening.clone();
+        }
+        let connection = self.clone();
+        let opening = async move {
+            tokio::select! {
+                biased;
+                () = connection.closing.cancelled() => Err(McpConnectError::Closed),
+                opened = connection.open(challenge) => opened,
+            }
+        };
+        let opening = opening.boxed().shared();
+        *current = Some(opening.clone());
+        tokio::spawn(opening.clone());
+        opening
+    }
+
+    /// Connects, after the authorisation if the server demands one. Meanwhile the calls in flight go on with the connection
+    /// that there is, and keep it when another one takes its place.
+    async fn open(&self, challenge: Option<AuthChallenge>) -> Result<Arc<LiveConnection>, McpConnectError> {
+        let mut auth_client = {
+            let mut state = self.state.lock().await;
+            match (&challenge, self.current_connection(&mut state).await?) {
+                // Another call has connected, or has answered the challenge.
+                (None, Some(live)) => return Ok(live),
+                (Some(challenge), Some(live)) if live.generation != challenge.generation => return Ok(live),
+                (_, _) => state.auth_client.clone(),
+            }
+        };
+        if let Some(challenge) = challenge {
+            let authorised = self.authorise(&challenge.header, auth_client.as_ref()).await?;
+            self.state.lock().await.auth_client = Some(authorised.clone());
+            auth_client = Some(authorised);
+        }
+        let connected = self.connect(&mut auth_client).await;
+        let mut state = self.state.lock().await;
+        state.auth_client = auth_client;
+        match connected {
             Ok(live) => {
                 state.backoff = None;
                 Ok(state.live.insert(Arc::new(live)).clone())
@@ -274,14 +344,14 @@ impl McpConnection {
         refresh
     }
 
-    async fn fetch_listing(&self) -> Result<Arc<ToolListing>, String> {
+    async fn fetch_listing(self: &Arc<Self>) -> Result<Arc<ToolListing>, String> {
         let mut live = self.live_connection().await.map_err(|error| error.to_string())?;
         let mut changes = live.list_changed_count.load(Ordering::Relaxed);
         let late = |_| "it did not list its tools in time".to_owned();
         let asking = list::list_tools(&live.peer, &self.config.name);
         let mut listed = tokio::time::timeout(self.config.connect_timeout, asking).await.map_err(late)?;
-        if let Some(challenge) = listed.as_ref().err().and_then(oauth::auth_challenge) {
-            live = self.answer_challenge(&challenge).await.map_err(|error| error.to_string())?;
+        if let Some(challenge) = listed.as_ref().err().and_then(|error| live.auth_challenge(error)) {
+            live = self.answer_challenge(challenge).await.map_err(|error| error.to_string())?;
             changes = live.list_changed_count.load(Ordering::Relaxed);
             let asking = list::list_tools(&live.peer, &self.config.name);
             listed = tokio::time::timeout(self.config.connect_timeout, asking).await.map_err(late)?;
@@ -307,38 +377,31 @@ impl McpConnection {
         Ok(listing)
     }
 
-    /// Answers a server's authorisation challenge and reconnects.
+    /// Answers the challenge of a server, and returns the connection to use now. One authorisation answers the challenges
+    /// of all calls on a connection.
     pub(super) async fn answer_challenge(
-        &self,
-        challenge: &str,
+        self: &Arc<Self>,
+        challenge: AuthChallenge,
     ) -> Result<Arc<LiveConnection>, McpConnectError> {
-        self.reauthorise(&mut *self.state.lock().await, challenge).await
+        self.start_opening(Some(challenge)).await
     }
 
-    async fn reauthorise(
+    /// Runs the authorisation flow from a challenge, and returns the authorised HTTP client.
+    async fn authorise(
         &self,
-        state: &mut McpConnectionState,
         challenge: &str,
-    ) -> Result<Arc<LiveConnection>, McpConnectError> {
+        before: Option<&AuthorisedClient>,
+    ) -> Result<AuthorisedClient, McpConnectError> {
         let failed = |why| McpConnectError::Handshake { reason: why, stderr: String::new() };
         match &self.config.transport {
             McpTransport::Http(http @ HttpTransportConfig { auth: Some(McpAuth::OAuth(oauth)), .. }) => {
-                let before = state.auth_client.take();
                 let client = McpHttpClient::new(http);
-                let authorised = oauth.authorise(&http.url, &client, challenge, before.as_ref()).await;
-                state.auth_client = Some(authorised.map_err(failed)?);
+                oauth.authorise(&http.url, &client, challenge, before).await.map_err(failed)
             }
-            McpTransport::Http(_) | McpTransport::Stdio(_) => {
-                return Err(failed(
-                    "the server requires authorisation; hint: call `.auth(…)` on its configuration"
-                        .to_owned(),
-                ));
-            }
+            McpTransport::Http(_) | McpTransport::Stdio(_) => Err(failed(
+                "the server requires authorisation; hint: call `.auth(…)` on its configuration".to_owned(),
+            )),
         }
-        if let Some(live) = state.live.take() {
-            live.close().await;
-        }
-        self.live_connection_locked(state).await
     }
 
     pub(super) fn describe_error(&self, live: &LiveConnection, error: &ServiceError) -> String {
@@ -381,8 +444,12 @@ impl McpConnection {
 
     /// Closes the connection permanently. Idempotent.
     pub(crate) async fn close(&self) {
+        self.closing.cancel();
+        let opening = self.opening.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        if let Some(opening) = opening {
+            let _closed = opening.await;
+        }
         let mut state = self.state.lock().await;
-        state.is_closed = true;
         if let Some(live) = state.live.take() {
             live.close().await;
         }
@@ -390,6 +457,12 @@ impl McpConnection {
 }
 
 impl LiveConnection {
+    /// Returns the challenge of an error on this connection, if it is one.
+    pub(super) fn auth_challenge(&self, error: &ServiceError) -> Option<AuthChallenge> {
+        let header = oauth::auth_challenge(error)?;
+        Some(AuthChallenge { header, generation: self.generation })
+    }
+
     pub(super) fn is_disconnected(&self) -> bool {
         self.peer.is_transport_closed()
     }

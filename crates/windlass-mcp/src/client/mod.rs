@@ -37,7 +37,9 @@ pub use oauth::OAuthConfig;
 pub use server_requests::{MessageAuthor, SamplingRequest, SamplingRequestMessage, SamplingResponse};
 pub use token_store::{OAuthTokenFile, OAuthTokenStore};
 
-pub(crate) use call::{ElicitationHandler, IDEMPOTENCY_META_KEY, McpCallContext, call_tool};
+pub(crate) use call::{
+    ElicitationHandler, IDEMPOTENCY_META_KEY, McpCallContext, authorisation_allowance, call_tool,
+};
 pub(crate) use connection::McpConnection;
 pub(crate) use content::convert_result;
 pub(crate) use elicitation::SCHEMA_EXTENSION;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -15,6 +16,9 @@ use rmcp::transport::streamable_http_client::{AuthRequiredError, InsufficientSco
 use super::http::McpHttpClient;
 use super::oauth_client::OAuthNetworkClient;
 use super::token_store::{OAuthTokenStore, ServerCredentials};
+
+/// Maximum time that a person has to consent.
+pub(super) const CONSENT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The OAuth settings of an application, with a callback that opens the authorisation URL in a browser.
 #[derive(Clone)]
@@ -32,7 +36,8 @@ type OAuthVisitFn = Arc<dyn Fn(String) -> BoxFuture<'static, Result<String, Stri
 
 impl OAuthConfig {
     /// Creates the settings. `redirect` is the redirect URL; `visit` opens the authorisation URL in the person's
-    /// browser and returns the full URL that the browser was redirected to.
+    /// browser and returns the full URL that the browser was redirected to. It has ten minutes, which do not count as time
+    /// of the call that needs the authorisation.
     pub fn new<Fut>(
         redirect: impl Into<String>,
         visit: impl Fn(String) -> Fut + Send + Sync + 'static,
@@ -165,7 +170,8 @@ impl OAuthConfig {
         }
         state.start_authorization(request).await.map_err(failed)?;
         let address = state.get_authorization_url().await.map_err(failed)?;
-        let back = (self.visit_url)(address).await?;
+        let late = |_| "nobody consented in time".to_owned();
+        let back = tokio::time::timeout(CONSENT_TIMEOUT, (self.visit_url)(address)).await.map_err(late)??;
         let callback = AuthorizationCallback::from_redirect_url(&back).map_err(failed)?;
         state
             .handle_callback_with_issuer(&callback.code, &callback.csrf_token, callback.issuer.as_deref())
