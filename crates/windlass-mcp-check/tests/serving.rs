@@ -8,17 +8,21 @@ mod common;
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::http::{RawResponse, send_raw};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use windlass::core::decision::{Decision, DecisionScope, PersonQuestion};
+use windlass::core::id::{CallPath, RunId};
+use windlass::error::StoreError;
 use windlass::prelude::*;
 use windlass::store::{
-    ApproverPolicy, ApproverSigner, DecisionReview, MemoryStore, RunQuery, Store, post_signed_decision,
+    ApproverPolicy, ApproverSigner, DecisionReview, Lease, LeaseClaim, MemoryStore, RunQuery, Store,
+    StoreFuture, StoreWrapper, StoredLease, post_decision, post_signed_decision,
 };
 use windlass_mcp::{
     HttpLimits, McpAuthRefusal, McpClientIdentity, McpConfig, McpConnections, McpPrompt, McpPromptArgument,
@@ -29,6 +33,8 @@ use windlass_mcp::{
 struct TillCounters {
     name: String,
     payments: AtomicUsize,
+    /// Ends a call of `await_delivery`.
+    delivery: Notify,
 }
 
 /// Says it again.
@@ -45,6 +51,14 @@ async fn pay(ctx: &ToolContext<TillCounters>, cents: u32, memo: Option<String>) 
     tokio::time::sleep(Duration::from_millis(50)).await;
     let _unused = memo;
     format!("{} paid {cents}", ctx.name)
+}
+
+/// Waits for the goods.
+#[tool]
+async fn await_delivery(ctx: &ToolContext<TillCounters>) -> String {
+    ctx.payments.fetch_add(1, Ordering::SeqCst);
+    ctx.delivery.notified().await;
+    "delivered".to_owned()
 }
 
 /// Fails the first time.
@@ -78,7 +92,7 @@ fn till_server(till: &Arc<TillCounters>) -> McpServer<TillCounters> {
         |_, _: Value| async { Ok::<_, String>(json!({ "degrees": 21 })) },
     );
     McpServer::with_context("till", till.clone())
-        .tools((echo, pay))
+        .tools((echo, pay, await_delivery))
         .tool(measure.output_schema(schema))
         .agent(&cashier, "ask_cashier", "Asks the cashier.")
 }
@@ -101,8 +115,12 @@ struct RawSession {
 
 impl RawSession {
     async fn open(address: SocketAddr, token: Option<&'static str>) -> Self {
+        Self::open_with(address, token, json!({ "elicitation": {} })).await
+    }
+
+    async fn open_with(address: SocketAddr, token: Option<&'static str>, capabilities: Value) -> Self {
         let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-            "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} },
+            "protocolVersion": "2025-11-25", "capabilities": capabilities,
             "clientInfo": { "name": "by hand", "version": "1" } } });
         let mut session = Self { address, id: String::new(), token, next_id: 1 };
         let mut response = session.post(&hello).await;
@@ -162,6 +180,31 @@ impl RawSession {
         let reply = json!({ "jsonrpc": "2.0", "id": question["id"], "result": result });
         assert_eq!(self.post(&reply).await.status, 202);
     }
+}
+
+/// Starts a call of a client of the modern protocol, on a connection of its own.
+async fn start_modern_call(
+    address: SocketAddr,
+    tool: &str,
+    mut params: Value,
+    key: Option<&str>,
+) -> RawResponse {
+    params["name"] = tool.into();
+    params["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": { "name": "by hand", "version": "1" },
+        "io.modelcontextprotocol/clientCapabilities": { "elicitation": {} },
+    });
+    if let Some(key) = key {
+        params["_meta"]["dev.windlass/idempotencyKey"] = key.into();
+    }
+    let headers = [("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/call"), ("mcp-name", tool)];
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    send_raw(address, "POST", &headers, Some(&body)).await
+}
+
+async fn modern_call(address: SocketAddr, tool: &str, params: Value, key: Option<&str>) -> Value {
+    start_modern_call(address, tool, params, key).await.answer_to(1).await
 }
 
 async fn next_question(response: &mut RawResponse) -> Value {
@@ -328,6 +371,152 @@ async fn a_store_keeps_the_result_of_a_key() {
     let mut client = RawSession::open(address, None).await;
     let reused = client.call("pay", json!({ "cents": 8 }), Some("k1")).await;
     assert!(reused["error"]["message"].as_str().expect("an error").contains("other arguments"), "{reused}");
+}
+
+/// A store that fails when a lease is acquired, as often as it is told to, and that shows a lease as renewed at each look.
+struct FlakyStore {
+    memory: Arc<MemoryStore>,
+    failures: AtomicUsize,
+    acquisitions: AtomicUsize,
+    looks: AtomicU64,
+}
+
+impl FlakyStore {
+    fn new(memory: &Arc<MemoryStore>, failures: usize) -> Arc<Self> {
+        let memory = memory.clone();
+        let (acquisitions, looks) = Default::default();
+        Arc::new(Self { memory, failures: failures.into(), acquisitions, looks })
+    }
+}
+
+impl StoreWrapper for FlakyStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.memory
+    }
+
+    fn acquire_lease<'a>(
+        &'a self,
+        run: &'a RunId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> StoreFuture<'a, Lease> {
+        self.acquisitions.fetch_add(1, Ordering::SeqCst);
+        let fails =
+            self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if fails.is_ok() {
+            return Box::pin(async { Err(StoreError::new("the pool is empty")) });
+        }
+        self.memory.acquire_lease(run, claim, abandoned)
+    }
+
+    fn load_lease<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<StoredLease>> {
+        Box::pin(async move {
+            let lease = self.memory.load_lease(run).await?;
+            Ok(lease.map(|lease| StoredLease { beat: self.looks.fetch_add(1, Ordering::SeqCst), ..lease }))
+        })
+    }
+}
+
+/// An error of the store is not the result of a call: the repeated call finds the result.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_of_the_store_is_not_kept_as_a_result() {
+    let till = Arc::new(TillCounters::default());
+    let store = Arc::new(MemoryStore::default());
+    let mut client = RawSession::open(start(till_server(&till).store(store.clone())).await, None).await;
+    assert_eq!(text_of(&client.call("pay", json!({ "cents": 7 }), Some("k1")).await), " paid 7");
+    let flaky = FlakyStore::new(&store, 1);
+    let mut client = RawSession::open(start(till_server(&till).store(flaky)).await, None).await;
+    let failed = client.call("pay", json!({ "cents": 7 }), Some("k1")).await;
+    assert_eq!(failed["error"]["code"], -32603, "{failed}");
+    assert_eq!(text_of(&client.call("pay", json!({ "cents": 7 }), Some("k1")).await), " paid 7");
+    assert_eq!(till.payments.load(Ordering::SeqCst), 1);
+}
+
+/// Another process executes the call. The repeated call has its result.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_call_awaits_the_result_of_another_process() {
+    let till = Arc::new(TillCounters::default());
+    let store = Arc::new(MemoryStore::default());
+    let mut first = RawSession::open(start(till_server(&till).store(store.clone())).await, None).await;
+    let (id, mut response) = first.start_call("await_delivery", json!({}), Some("k1")).await;
+    common::wait_until(|| till.payments.load(Ordering::SeqCst) == 1).await;
+    let observed = FlakyStore::new(&store, 0);
+    let mut second = RawSession::open(start(till_server(&till).store(observed.clone())).await, None).await;
+    let repeated = tokio::spawn(async move { second.call("await_delivery", json!({}), Some("k1")).await });
+    // It has been told that the lease is held, and tries again.
+    common::wait_until(|| observed.acquisitions.load(Ordering::SeqCst) >= 2 || repeated.is_finished()).await;
+    till.delivery.notify_one();
+    assert_eq!(text_of(&response.answer_to(id).await), "delivered");
+    assert_eq!(text_of(&repeated.await.expect("an answer")), "delivered");
+    assert_eq!(till.payments.load(Ordering::SeqCst), 1);
+}
+
+/// The client cannot ask a person. After a decision in the store, the repeated call continues.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_in_the_store_continues_a_repeated_call() {
+    let till = Arc::new(TillCounters::default());
+    let store = Arc::new(MemoryStore::default());
+    let address = start(till_server(&till).store(store.clone())).await;
+    let mut client = RawSession::open_with(address, None, json!({})).await;
+    for _ in 0..2 {
+        let waits = client.call("pay", json!({ "cents": 500 }), Some("k1")).await;
+        assert!(text_of(&waits).contains("this client cannot ask"), "{waits}");
+    }
+    let runs = store.list_runs(&RunQuery::default()).await.expect("it can be read");
+    let [run] = runs.as_slice() else { panic!("one run: {runs:?}") };
+    let (call, scope) = (CallPath::from("call"), DecisionScope::ThisCall);
+    post_decision(&*store, &run.run, call, Decision::Approve, scope, "the owner").await.expect("it counts");
+    let paid = client.call("pay", json!({ "cents": 500 }), Some("k1")).await;
+    assert_eq!((text_of(&paid), till.payments.load(Ordering::SeqCst)), (" paid 500", 1));
+}
+
+/// A client of the modern protocol loses its connection over HTTP. Its call goes on, and the repeated call has its result.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_with_a_key_outlives_its_connection() {
+    let till = Arc::new(TillCounters::default());
+    let address = start(till_server(&till)).await;
+    let calling = tokio::spawn(start_modern_call(address, "await_delivery", json!({}), Some("k1")));
+    common::wait_until(|| till.payments.load(Ordering::SeqCst) == 1).await;
+    calling.abort();
+    let _lost = calling.await;
+    let repeated = tokio::spawn(modern_call(address, "await_delivery", json!({}), Some("k1")));
+    // The server has seen that the first connection is closed.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    till.delivery.notify_one();
+    assert_eq!(text_of(&repeated.await.expect("an answer")), "delivered");
+    assert_eq!(text_of(&modern_call(address, "await_delivery", json!({}), Some("k1")).await), "delivered");
+    assert_eq!(till.payments.load(Ordering::SeqCst), 1);
+}
+
+/// A repeated call is asked its question again, as long as the server can take an answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_call_is_asked_its_question_again() {
+    let till = Arc::new(TillCounters::default());
+    let address = start(till_server(&till)).await;
+    let pay = || json!({ "arguments": { "cents": 500 } });
+    let asked = |answer: &Value| answer["result"]["resultType"] == "input_required";
+    let first = modern_call(address, "pay", pay(), Some("k1")).await;
+    assert!(asked(&first), "{first}");
+    let again = modern_call(address, "pay", pay(), Some("k1")).await;
+    assert!(asked(&again), "{again}");
+    // The state of the first request still answers it.
+    let name = first["result"]["inputRequests"].as_object().expect("a question").keys().next();
+    let mut answered = pay();
+    answered["requestState"] = first["result"]["requestState"].clone();
+    answered["inputResponses"] = json!({
+        name.expect("a name"): { "action": "accept", "content": { "decision": "approve" } }
+    });
+    assert_eq!(text_of(&modern_call(address, "pay", answered, Some("k1")).await), " paid 500");
+
+    // More calls wait than the server remembers. The oldest is gone, and its question is not asked for ever.
+    modern_call(address, "pay", pay(), Some("k2")).await;
+    for _ in 0..256 {
+        let waits = modern_call(address, "pay", pay(), None).await;
+        assert!(asked(&waits), "{waits}");
+    }
+    let gone = modern_call(address, "pay", pay(), Some("k2")).await;
+    assert_eq!(gone["error"]["code"], -32603, "{gone}");
+    assert_eq!(till.payments.load(Ordering::SeqCst), 1);
 }
 
 /// A failure is no result to keep, if the effect of the tool allows another execution.

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ElicitResult,
-    ElicitationAction, ErrorCode, MetaObject, ProgressNotificationParam, ProgressToken, RequestId,
-    RequestMetaObject, ServerResult,
+    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, CustomRequest,
+    ElicitResult, ElicitationAction, ErrorCode, MetaObject, ProgressNotificationParam, ProgressToken,
+    RequestId, RequestMetaObject, ServerResult,
 };
 use rmcp::service::{PeerRequestOptions, ServiceError};
 use rmcp::transport::streamable_http_client::StreamableHttpError;
@@ -44,11 +44,20 @@ const MAX_INPUT_ROUNDS: usize = 10;
 /// Maximum number of authorisation challenges answered for one call.
 const MAX_AUTH_CHALLENGES: u32 = 2;
 
+/// Maximum time for the server to acknowledge a cancellation.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Number of times the task yields after the response to collect progress notifications that arrive late.
 const LATE_PROGRESS_YIELDS: usize = 4;
 
 /// The `_meta` key of the call's idempotency key.
 pub(crate) const IDEMPOTENCY_META_KEY: &str = "dev.windlass/idempotencyKey";
+
+/// The extension of a server on which a call with an idempotency key outlives its connection. The key cancels it.
+pub(crate) const KEYED_CALLS_EXTENSION: &str = "dev.windlass/keyed-calls";
+
+/// The request that cancels a call by its tool (`name`) and its idempotency key (`key`).
+pub(crate) const CANCEL_CALL_METHOD: &str = "dev.windlass/cancelCall";
 
 /// Returns the time that authorisations may add to a call on a server with this connect timeout.
 pub(crate) fn authorisation_allowance(connect_timeout: Duration) -> Duration {
@@ -358,7 +367,11 @@ async fn send_request<C>(
     mut params: CallToolRequestParams,
 ) -> Result<ServerResult, McpCallFailure> {
     let mut meta = MetaObject::new();
-    meta.insert(IDEMPOTENCY_META_KEY.to_owned(), caller.ctx.idempotency_key().into());
+    let key = caller.ctx.idempotency_key();
+    let cancel_by_key = live
+        .cancels_by_key
+        .then(|| CustomRequest::new(CANCEL_CALL_METHOD, Some(json!({ "name": tool.name, "key": key }))));
+    meta.insert(IDEMPOTENCY_META_KEY.to_owned(), key.into());
     params.meta = Some(RequestMetaObject::from(meta));
     let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
     let sent = live.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
@@ -368,6 +381,7 @@ async fn send_request<C>(
         live: live.clone(),
         progress_token: handle.progress_token.clone(),
         request_id: Some(handle.id.clone()),
+        cancel_by_key,
     };
     let answer = await_response(caller, live, &flight.progress_token, handle.await_response(), words).await;
     flight.request_id = None;
@@ -488,6 +502,8 @@ struct CancelCallOnDrop {
     live: Arc<LiveConnection>,
     progress_token: ProgressToken,
     request_id: Option<RequestId>,
+    /// The request that cancels the call, if a lost connection does not.
+    cancel_by_key: Option<CustomRequest>,
 }
 
 impl Drop for CancelCallOnDrop {
@@ -497,12 +513,17 @@ impl Drop for CancelCallOnDrop {
         else {
             return;
         };
-        let live = self.live.clone();
+        let (live, cancel_by_key) = (self.live.clone(), self.cancel_by_key.take());
         runtime.spawn(async move {
             let reason = Some("the call was given up".to_owned());
             let cancelled = CancelledNotificationParam::new(Some(request), reason);
             let told = live.peer.notify_cancelled(cancelled).await;
             tracing::debug!(?told, "a server was told to stop a call");
+            if let Some(cancel) = cancel_by_key {
+                let cancelling = live.peer.send_request(ClientRequest::CustomRequest(cancel));
+                let told = tokio::time::timeout(CANCEL_TIMEOUT, cancelling).await;
+                tracing::debug!(?told, "a server was told to stop a call by its key");
+            }
         });
     }
 }

@@ -19,7 +19,7 @@ use super::handler::McpClientHandler;
 use super::http::McpHttpClient;
 use super::in_flight::InFlightCalls;
 use super::list::{self, ToolListing};
-use super::{McpAuth, ProtocolEra, oauth};
+use super::{KEYED_CALLS_EXTENSION, McpAuth, ProtocolEra, oauth};
 use crate::config::{HttpTransportConfig, McpServerConfig, McpTransport};
 
 /// Wait before the first retry of a failed connection; it doubles with each failure.
@@ -142,6 +142,8 @@ pub(crate) struct LiveConnection {
     /// The server's instructions for its use.
     pub(crate) instructions: Option<String>,
     pub(crate) era: ProtocolEra,
+    /// True if a lost connection does not cancel a call that has an idempotency key, so that it is cancelled by its key.
+    pub(super) cancels_by_key: bool,
     generation: u64,
     list_changed_count: Arc<AtomicU64>,
     /// True if the server announces `list_changed` for its tools.
@@ -281,6 +283,10 @@ impl McpConnection {
         };
         let tools = info.as_ref().and_then(|info| info.capabilities.tools.as_ref());
         let tells = tools.is_some_and(|tools| tools.list_changed == Some(true));
+        let extensions = info.as_ref().and_then(|info| info.capabilities.extensions.as_ref());
+        let keeps_keyed_calls =
+            extensions.is_some_and(|extensions| extensions.contains_key(KEYED_CALLS_EXTENSION));
+        let is_http = matches!(self.config.transport, McpTransport::Http(_));
         let listener = match era {
             ProtocolEra::Modern if tells => Some(watch_list_changed(peer.clone(), changes.clone())),
             ProtocolEra::Modern | ProtocolEra::Legacy => None,
@@ -291,6 +297,7 @@ impl McpConnection {
             call_gate: RwLock::new(()),
             instructions: info.as_ref().and_then(|info| info.instructions.clone()),
             era,
+            cancels_by_key: keeps_keyed_calls && is_http && era == ProtocolEra::Modern,
             generation: self.next_generation.fetch_add(1, Ordering::Relaxed),
             list_changed_count: changes,
             notifies_list_changed: tells,

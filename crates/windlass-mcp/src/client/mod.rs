@@ -38,7 +38,8 @@ pub use server_requests::{MessageAuthor, SamplingRequest, SamplingRequestMessage
 pub use token_store::{OAuthTokenFile, OAuthTokenStore};
 
 pub(crate) use call::{
-    ElicitationHandler, IDEMPOTENCY_META_KEY, McpCallContext, authorisation_allowance, call_tool,
+    CANCEL_CALL_METHOD, ElicitationHandler, IDEMPOTENCY_META_KEY, KEYED_CALLS_EXTENSION, McpCallContext,
+    authorisation_allowance, call_tool,
 };
 pub(crate) use connection::McpConnection;
 pub(crate) use content::convert_result;

@@ -1,7 +1,9 @@
 //! One `tools/call` request, executed as a run until it has a result, becomes a task, or needs an answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use hyper::http::request::Parts;
 use rmcp::ErrorData;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, ClientCapabilities, CreateTaskResult, ElicitationAction,
@@ -9,6 +11,7 @@ use rmcp::model::{
 };
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 use windlass::core::{
     canonical::canonical_json,
     id::RunId,
@@ -18,7 +21,7 @@ use windlass::core::{
 use windlass::run::RunBuilder;
 use windlass::store::load_paused;
 use windlass::{
-    error::RunError,
+    error::{RunError, StoreErrorKind},
     run::{PausedRun, RunResult},
 };
 
@@ -33,6 +36,9 @@ use crate::client::IDEMPOTENCY_META_KEY;
 
 /// Maximum number of failed runs of one idempotency key that are kept apart; beyond it the last failure is the result.
 const MAX_FAILED_RUNS: usize = 16;
+
+/// Interval at which a repeated call looks for the end of its run in another process.
+const LEASE_POLL: Duration = Duration::from_millis(500);
 
 /// The result of a call that only an approver can decide.
 const AWAITS_APPROVER: &str =
@@ -57,99 +63,298 @@ impl<C: Send + Sync + 'static> McpServerHandler<C> {
         }
         let caller = RequestCaller::new(served, context);
         let identity = CallIdentity::new(&caller, &request, context);
-        let tool = request.name.to_string();
         let (leader, held) = match served.join_call(&caller, &request, &identity, context).await? {
             JoinedCall::Answered(answer) => return answer,
             JoinedCall::Execute { leader, held } => (leader, held),
         };
-        let answer = async {
-            let (id, run) = match held {
-                Some(paused) => {
-                    (paused.record().run_id().clone(), served.resume_run(*paused, caller.context.clone()))
-                }
-                None => served.prepare_run(&caller, &identity, request).await?,
-            };
-            let teller = ClientNotifier::new(context, self.log_level(), &served.name);
-            let can_ask = client.elicitation.is_some() && !served.has_approvers();
-            if tasks != TaskPolicy::Never && can_wait {
-                let asks = if can_ask { AnswerSource::Client } else { AnswerSource::Store };
-                return served.run_as_task(&ServerTask::new(id, asks), run, teller, tasks, context).await;
-            }
-            self.run_to_response(run, teller, can_ask, &caller, &identity, context).await
+        // With the modern protocol over HTTP, a client cancels a request by closing its connection, which also breaks by
+        // itself. A call with a key outlives it, so that its repetition finds it; the key cancels it.
+        let outliving = leader.as_ref().filter(|_| is_modern(context) && is_http(context));
+        let outliving = outliving.map(CallLeader::cancel_token);
+        let execution = CallExecution {
+            server: served.clone(),
+            caller,
+            identity,
+            request,
+            notifier: ClientNotifier::new(context, self.log_level(), &served.name),
+            context: context.clone(),
+            task_policy: if can_wait { tasks } else { TaskPolicy::Never },
+            can_ask: client.elicitation.is_some() && !served.has_approvers(),
+            given_up: outliving.clone().unwrap_or_else(|| context.ct.clone()),
         };
-        let answer = answer.await;
-        // A call that was given up, or that waits for its repetition, has no answer that a repetition may have.
-        let is_over = !context.ct.is_cancelled() && !served.has_parked_call(&identity.parking_name);
-        if let (Some(leader), true) = (leader, is_over) {
-            leader.publish(&answer);
-            // A failure of a call that may be executed twice is no result to keep.
-            if let (Some(run), true) = (&identity.run, is_failure(&answer) && served.is_repeatable(&tool)) {
-                served.keyed_calls.forget(run);
+        let answering = execution.answer(leader, held);
+        let Some(cancel_token) = outliving else { return answering.await };
+        let mut answering = tokio::spawn(answering);
+        tokio::select! {
+            biased;
+            answer = &mut answering => answer.unwrap_or_else(|error| {
+                tracing::error!(%error, "a call of an MCP client ended early");
+                Err(ErrorData::internal_error("the call could not be carried out", None))
+            }),
+            () = context.ct.cancelled() => {
+                match served.unattended_calls.clone().try_acquire_owned() {
+                    Ok(permit) => drop(tokio::spawn(async move {
+                        let _answered = answering.await;
+                        drop(permit);
+                    })),
+                    Err(_) => cancel_token.cancel(),
+                }
+                Err(call_cancelled())
             }
+        }
+    }
+}
+
+/// A request for a call that is executed.
+struct CallExecution<C: Send + Sync + 'static> {
+    server: Arc<SharedMcpServer<C>>,
+    caller: RequestCaller<C>,
+    identity: CallIdentity,
+    request: CallToolRequestParams,
+    context: RequestContext<RoleServer>,
+    notifier: ClientNotifier,
+    /// The policy for this client: never a task if it cannot poll one.
+    task_policy: TaskPolicy,
+    /// True if the client's answers to questions count.
+    can_ask: bool,
+    /// Cancelled when the call is given up.
+    given_up: CancellationToken,
+}
+
+/// The answer to a request for a call, in relation to the call's run.
+enum CallAnswer {
+    /// The run has ended, or the client polls it as a task. The answer is that of every repetition.
+    Final(Result<CallToolResponse, ErrorData>),
+    /// The call was refused before it began. A repetition is a new call.
+    Refused(ErrorData),
+    /// The run waits, or it was given up or interrupted. A repetition continues it.
+    Unfinished(Result<CallToolResponse, ErrorData>),
+    /// Another driver has the lease of the run.
+    DrivenElsewhere,
+}
+
+impl CallAnswer {
+    /// Returns the answer for a run that ended without a result.
+    fn from_run_error(error: &RunError) -> Self {
+        match error {
+            RunError::Failed(_) => Self::Final(Err(run_failure(error))),
+            RunError::Config(_) => Self::Refused(run_failure(error)),
+            RunError::Store(reason) if reason.kind() == StoreErrorKind::LeaseHeld => Self::DrivenElsewhere,
+            _ => Self::Unfinished(Err(run_failure(error))),
+        }
+    }
+
+    fn cancelled() -> Self {
+        Self::Unfinished(Err(call_cancelled()))
+    }
+
+    fn waiting(why: &str) -> Self {
+        Self::Unfinished(Ok(content::error_result(why).into()))
+    }
+}
+
+fn call_cancelled() -> ErrorData {
+    ErrorData::internal_error("the call was cancelled", None)
+}
+
+/// Returns true if a request came over HTTP.
+fn is_http(context: &RequestContext<RoleServer>) -> bool {
+    context.extensions.get::<Parts>().is_some()
+}
+
+impl<C: Send + Sync + 'static> CallExecution<C> {
+    /// Executes the call and returns its answer, which repetitions receive too if the run has ended.
+    async fn answer(
+        self,
+        leader: Option<CallLeader>,
+        held: Option<Box<PausedRun>>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let (answer, is_kept) = match self.execute(held).await {
+            // A failure of a call that may be executed twice is no result to keep.
+            CallAnswer::Final(answer) => {
+                let is_kept = !is_failure(&answer) || !self.server.is_repeatable(&self.request.name);
+                (answer, is_kept)
+            }
+            CallAnswer::Refused(error) => (Err(error), false),
+            // The next request of the key takes the place of this one.
+            CallAnswer::Unfinished(answer) => return answer,
+            CallAnswer::DrivenElsewhere => {
+                return Err(ErrorData::internal_error("another process works on this call", None));
+            }
+        };
+        if let Some(leader) = leader {
+            leader.publish(&answer);
+        }
+        if let (Some(run), false) = (&self.identity.run, is_kept) {
+            self.server.keyed_calls.forget(run);
         }
         answer
     }
 
+    /// Executes the call from its held run, from the store, or anew. While another process executes it, this one waits.
+    async fn execute(&self, mut held: Option<Box<PausedRun>>) -> CallAnswer {
+        loop {
+            let prepared = match held.take() {
+                Some(paused) => Ok((paused.record().run_id().clone(), self.resume(*paused))),
+                None => self.server.prepare_run(&self.caller, &self.identity, &self.request).await,
+            };
+            let (id, run) = match prepared {
+                Ok(prepared) => prepared,
+                Err(error) => return CallAnswer::Refused(error),
+            };
+            let answer = match self.task_policy {
+                TaskPolicy::Never => self.run_to_response(run).await,
+                TaskPolicy::WhenSlow(_) | TaskPolicy::Always | TaskPolicy::Required => {
+                    self.run_as_task(id, run).await
+                }
+            };
+            if !matches!(answer, CallAnswer::DrivenElsewhere) || self.identity.run.is_none() {
+                return answer;
+            }
+            tokio::select! {
+                biased;
+                () = self.given_up.cancelled() => return CallAnswer::cancelled(),
+                () = tokio::time::sleep(LEASE_POLL) => {}
+            }
+        }
+    }
+
+    fn resume(&self, paused: PausedRun) -> RunBuilder<C> {
+        self.server.resume_run(paused, self.caller.context.clone())
+    }
+
+    /// Parks the run until the call is repeated.
+    fn park(&self, paused: PausedRun) {
+        self.server.park_call(&self.identity.parking_name, paused);
+    }
+
     /// Executes a call until it has a result, or until the client must return with an answer.
-    async fn run_to_response(
-        &self,
-        mut run: RunBuilder<C>,
-        mut teller: ClientNotifier,
-        can_ask: bool,
-        caller: &RequestCaller<C>,
-        identity: &CallIdentity,
-        context: &RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
+    async fn run_to_response(&self, mut run: RunBuilder<C>) -> CallAnswer {
         let served = &self.server;
+        let mut notifier = self.notifier.clone();
         for _ in 0..MAX_ELICITATION_ROUNDS {
-            let mut paused = match stream_outcome(served.with_store(run), &mut teller, context).await {
+            let mut paused = match stream_outcome(served.with_store(run), &mut notifier, &self.given_up).await
+            {
                 Some(Ok(RunResult::Paused(paused))) => paused,
                 Some(Ok(outcome)) => {
-                    return Ok(served.call_result(&outcome).await.into());
+                    let result = Ok(served.call_result(&outcome).await.into());
+                    return match outcome {
+                        RunResult::Detached(_) => CallAnswer::Unfinished(result),
+                        _ => CallAnswer::Final(result),
+                    };
                 }
-                Some(Err(error)) => return Err(run_failure(&error)),
-                None => return Err(ErrorData::internal_error("the call was cancelled", None)),
+                Some(Err(error)) => return CallAnswer::from_run_error(&error),
+                None => return CallAnswer::cancelled(),
             };
             if served.has_approvers() {
                 // A client has no approver's key, so nothing that its user answers would count.
-                served.park_call(&identity.parking_name, paused);
-                return Ok(content::error_result(AWAITS_APPROVER).into());
+                self.park(paused);
+                return CallAnswer::waiting(AWAITS_APPROVER);
             }
-            if is_modern(context) {
-                return served.input_required(paused, can_ask);
+            if is_modern(&self.context) {
+                return self.input_required(paused);
             }
-            if !can_ask {
+            if !self.can_ask {
+                self.park(paused);
                 let why = "This call needs a person's decision, and this client cannot ask for one.";
-                return Ok(content::error_result(why).into());
+                return CallAnswer::waiting(why);
             }
             for pending in paused.pending_calls() {
-                let asking = context.peer.create_elicitation(elicitation::elicitation_params(&pending));
+                let asking = self.context.peer.create_elicitation(elicitation::elicitation_params(&pending));
                 let answer = tokio::select! {
                     biased;
                     answer = asking => answer.map_err(|error| error.to_string()),
-                    () = context.ct.cancelled() => Err("the request was given up".to_owned()),
+                    () = self.given_up.cancelled() => Err("the request was given up".to_owned()),
                 };
                 let answer = match answer {
                     // A question that is closed without an answer is not decided.
                     Ok(answer) if answer.action == ElicitationAction::Cancel => {
-                        served.park_call(&identity.parking_name, paused);
+                        self.park(paused);
                         let why = "Nobody has decided about this call. It continues when it is repeated.";
-                        return Ok(content::error_result(why).into());
+                        return CallAnswer::waiting(why);
                     }
                     Ok(answer) => answer,
                     Err(why) => {
                         // The client is gone, or does not wait any more. The run waits for the repeated call.
-                        served.park_call(&identity.parking_name, paused);
+                        self.park(paused);
                         let why =
                             format!("Nobody could be asked ({why}). The call continues when it is repeated.");
-                        return Ok(content::error_result(&why).into());
+                        return CallAnswer::waiting(&why);
                     }
                 };
                 elicitation::log_decision_error(elicitation::apply_answer(&mut paused, &pending, &answer));
             }
-            run = served.resume_run(paused, caller.context.clone());
+            run = self.resume(paused);
         }
-        Ok(content::error_result("This call asked for a person too often.").into())
+        CallAnswer::waiting("This call asked for a person too often.")
+    }
+
+    /// Responds with the result, an input request or a task, whichever comes first.
+    async fn run_as_task(&self, id: RunId, run: RunBuilder<C>) -> CallAnswer {
+        let served = &self.server;
+        let answer_source = if self.can_ask { AnswerSource::Client } else { AnswerSource::Store };
+        let job = &ServerTask::new(id, answer_source);
+        let created = || CallAnswer::Final(Ok(CreateTaskResult::new(job.summary()).into()));
+        let patience = match self.task_policy {
+            TaskPolicy::WhenSlow(patience) => Some(patience),
+            // The task must be registered before the run starts; if the table is full, the call is not a task.
+            TaskPolicy::Always | TaskPolicy::Required if served.task_table.insert(job) => None,
+            TaskPolicy::Always | TaskPolicy::Required | TaskPolicy::Never => Some(Duration::MAX),
+        };
+        served.spawn_run(job, run, Some(self.notifier.clone()));
+        let Some(patience) = patience else { return created() };
+        let mut slow = std::pin::pin!(tokio::time::sleep(patience));
+        let mut may_leave = true;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.given_up.cancelled() => {
+                    job.cancel();
+                    return CallAnswer::cancelled();
+                }
+                () = job.stopped.notified() => break,
+                () = &mut slow, if may_leave => {
+                    // If the task table is full, the client keeps waiting for the result.
+                    may_leave = false;
+                    if served.task_table.insert(job) {
+                        break;
+                    }
+                }
+            }
+        }
+        match job.take_status() {
+            None => created(),
+            // The client cannot elicit, but an approver can decide through the store.
+            Some(ServerTaskStatus::Paused(paused))
+                if !self.can_ask && served.store.is_some() && served.task_table.insert(job) =>
+            {
+                job.set_status(ServerTaskStatus::Paused(paused));
+                created()
+            }
+            Some(status) => {
+                served.task_table.remove(job);
+                match status {
+                    ServerTaskStatus::Paused(paused) => self.input_required(*paused),
+                    ServerTaskStatus::Completed(result) => CallAnswer::Final(Ok(result.into())),
+                    ServerTaskStatus::Failed(error) => CallAnswer::Final(Err(error)),
+                    ServerTaskStatus::Interrupted(error) => CallAnswer::Unfinished(Err(error)),
+                    ServerTaskStatus::Cancelled | ServerTaskStatus::Working => CallAnswer::cancelled(),
+                }
+            }
+        }
+    }
+
+    /// Responds with the questions that the client must answer, or with a missing-capability error if it cannot: then the
+    /// run waits for a repetition.
+    fn input_required(&self, paused: PausedRun) -> CallAnswer {
+        if !self.can_ask {
+            self.park(paused);
+            let needed = ClientCapabilities::builder().enable_elicitation().build();
+            return CallAnswer::Unfinished(Err(ErrorData::missing_required_client_capability(needed)));
+        }
+        let questions = elicitation::input_requests(&paused);
+        let state = self.server.hold_call(paused);
+        CallAnswer::Unfinished(Ok(InputRequiredResult::new(Some(questions), Some(state)).into()))
     }
 }
 
@@ -168,25 +373,31 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
         context: &RequestContext<RoleServer>,
     ) -> Result<JoinedCall, ErrorData> {
         let execute = |leader, held| Ok(JoinedCall::Execute { leader, held });
+        let responses = request.input_responses.clone().unwrap_or_default();
         if let Some(word) = &request.request_state {
             if let Some(mut paused) = self.take_held_call(word, caller).await {
-                let responses = request.input_responses.clone().unwrap_or_default();
                 elicitation::apply_responses(&mut paused, &responses);
-                let leader = identity.run.as_ref().and_then(|run| self.keyed_calls.reopen(run));
+                let leader =
+                    identity.run.as_ref().map(|run| self.keyed_calls.reopen(run, &identity.arguments));
                 return execute(leader, Some(Box::new(paused)));
             }
-            // The answer may have arrived before: then the call has a key, and its result is kept.
+            // The answer may have arrived before, or the call was repeated without it: then the call has a key.
             if identity.run.is_none() {
                 return Err(ErrorData::invalid_params("no call waits under this `requestState`", None));
             }
         }
-        let parked = || self.take_parked_call(&identity.parking_name).map(Box::new);
-        let Some(run) = &identity.run else { return execute(None, parked()) };
+        let waiting = || {
+            let parked = self.take_parked_call(&identity.parking_name);
+            let mut paused = parked.or_else(|| self.take_held_call_of(identity.run.as_ref()?))?;
+            elicitation::apply_responses(&mut paused, &responses);
+            Some(Box::new(paused))
+        };
+        let Some(run) = &identity.run else { return execute(None, waiting()) };
         loop {
             let follower = match self.keyed_calls.join(run, &identity.arguments)? {
-                KeyedCallRole::Leader(leader) => return execute(Some(leader), parked()),
+                KeyedCallRole::Leader(leader) => return execute(Some(leader), waiting()),
                 KeyedCallRole::Successor(leader) => {
-                    let held = parked();
+                    let held = waiting();
                     let is_safe = held.is_some() || self.store.is_some() || self.is_repeatable(&request.name);
                     if !is_safe {
                         let why = "an earlier attempt of this call was given up, and it is not known whether it took effect";
@@ -198,12 +409,10 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
             };
             let answer = tokio::select! {
                 biased;
-                () = context.ct.cancelled() => {
-                    return Err(ErrorData::internal_error("the call was cancelled", None));
-                }
+                () = context.ct.cancelled() => return Err(call_cancelled()),
                 answer = follower.answer() => answer,
             };
-            // If the other request was given up, this one takes its place.
+            // If the other request did not finish the call, this one takes its place.
             if let Some(answer) = answer {
                 return Ok(JoinedCall::Answered(answer));
             }
@@ -225,7 +434,7 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
         &self,
         caller: &RequestCaller<C>,
         identity: &CallIdentity,
-        request: CallToolRequestParams,
+        request: &CallToolRequestParams,
     ) -> Result<(RunId, RunBuilder<C>), ErrorData> {
         let Some(key) = self.tools.get(&*request.name) else {
             return Err(ErrorData::invalid_params(format!("there is no tool `{}`", request.name), None));
@@ -235,7 +444,7 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
             ToolKey::Deferred(name) => Some(name.to_string()),
             ToolKey::Bare(_) | ToolKey::Mcp { .. } => None,
         };
-        let arguments = Value::Object(request.arguments.unwrap_or_default()).to_string();
+        let arguments = Value::Object(request.arguments.clone().unwrap_or_default()).to_string();
         let call = ToolCall {
             id: CALL_ID.into(),
             name: key.name().to_owned(),
@@ -290,80 +499,6 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
             None => run,
         }
     }
-
-    /// Responds with the result, an input request or a task, whichever comes first.
-    async fn run_as_task(
-        self: &Arc<Self>,
-        job: &Arc<ServerTask>,
-        run: RunBuilder<C>,
-        teller: ClientNotifier,
-        tasks: TaskPolicy,
-        context: &RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
-        let patience = match tasks {
-            TaskPolicy::WhenSlow(patience) => Some(patience),
-            // The task must be registered before the run starts; if the table is full, the call is not a task.
-            TaskPolicy::Always | TaskPolicy::Required if self.task_table.insert(job) => None,
-            TaskPolicy::Always | TaskPolicy::Required | TaskPolicy::Never => Some(std::time::Duration::MAX),
-        };
-        self.spawn_run(job, run, Some(teller));
-        let Some(patience) = patience else { return Ok(CreateTaskResult::new(job.summary()).into()) };
-        let mut slow = std::pin::pin!(tokio::time::sleep(patience));
-        let mut may_leave = true;
-        loop {
-            tokio::select! {
-                biased;
-                () = context.ct.cancelled() => {
-                    job.cancel();
-                    return Err(ErrorData::internal_error("the call was cancelled", None));
-                }
-                () = job.stopped.notified() => break,
-                () = &mut slow, if may_leave => {
-                    // If the task table is full, the client keeps waiting for the result.
-                    may_leave = false;
-                    if self.task_table.insert(job) {
-                        break;
-                    }
-                }
-            }
-        }
-        let can_ask = job.answer_source == AnswerSource::Client;
-        match job.take_status() {
-            None => Ok(CreateTaskResult::new(job.summary()).into()),
-            // The client cannot elicit, but an approver can decide through the store.
-            Some(ServerTaskStatus::Paused(paused))
-                if !can_ask && self.store.is_some() && self.task_table.insert(job) =>
-            {
-                job.set_status(ServerTaskStatus::Paused(paused));
-                Ok(CreateTaskResult::new(job.summary()).into())
-            }
-            Some(stand) => {
-                self.task_table.remove(job);
-                match stand {
-                    ServerTaskStatus::Paused(paused) => self.input_required(*paused, can_ask),
-                    ServerTaskStatus::Completed(result) => Ok(result.into()),
-                    ServerTaskStatus::Failed(error) => Err(error),
-                    ServerTaskStatus::Cancelled | ServerTaskStatus::Working => {
-                        Err(ErrorData::internal_error("the call was cancelled", None))
-                    }
-                }
-            }
-        }
-    }
-
-    /// Responds with the questions that the client must answer.
-    ///
-    /// # Errors
-    ///
-    /// Returns a missing-capability error if the client does not support elicitation.
-    fn input_required(&self, paused: PausedRun, can_ask: bool) -> Result<CallToolResponse, ErrorData> {
-        if !can_ask {
-            let needed = ClientCapabilities::builder().enable_elicitation().build();
-            return Err(ErrorData::missing_required_client_capability(needed));
-        }
-        let questions = elicitation::input_requests(&paused);
-        Ok(InputRequiredResult::new(Some(questions), Some(self.hold_call(paused))).into())
-    }
 }
 
 /// The identity of a call, by which a repetition is recognised.
@@ -415,22 +550,22 @@ enum JoinedCall {
     Execute { leader: Option<CallLeader>, held: Option<Box<PausedRun>> },
 }
 
-/// Drives a run, forwarding its progress to the client, and returns its outcome; `None` if the client
-/// cancelled the request, which drops the run.
+/// Drives a run, forwarding its progress to the client, and returns its outcome; `None` if the call was given up, which
+/// drops the run.
 async fn stream_outcome<C: Send + Sync + 'static>(
     run: RunBuilder<C>,
-    teller: &mut ClientNotifier,
-    context: &RequestContext<RoleServer>,
+    notifier: &mut ClientNotifier,
+    given_up: &CancellationToken,
 ) -> Option<Result<RunResult, RunError>> {
     let mut stream = run.stream();
     loop {
         let event = tokio::select! {
             biased;
-            () = context.ct.cancelled() => return None,
+            () = given_up.cancelled() => return None,
             event = stream.next() => event,
         };
         let Some(event) = event else { break };
-        teller.forward_event(event.kind).await;
+        notifier.forward_event(event.kind).await;
     }
     Some(stream.result().await)
 }

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CancelTaskParams, CompleteRequestParams, CompleteResult,
-    CompletionInfo, GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult, Implementation,
-    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, LoggingLevel,
-    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Reference,
-    ServerCapabilities, ServerConfig, SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter,
-    ToolAnnotations, UnsubscribeRequestParams, UpdateTaskParams,
+    CompletionInfo, CustomRequest, CustomResult, ErrorCode, GetPromptRequestParams, GetPromptResponse,
+    GetTaskParams, GetTaskResult, Implementation, ListPromptsResult, ListResourceTemplatesResult,
+    ListResourcesResult, ListToolsResult, LoggingLevel, PaginatedRequestParams, ReadResourceRequestParams,
+    ReadResourceResponse, ReadResourceResult, Reference, ServerCapabilities, ServerConfig,
+    SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, ToolAnnotations,
+    UnsubscribeRequestParams, UpdateTaskParams,
 };
 use rmcp::service::{RequestContext, RoleServer, SubscriptionContext};
 use rmcp::{ErrorData, ServerHandler};
@@ -21,6 +22,7 @@ use windlass::core::tool::ToolEffect;
 
 use super::caller::RequestCaller;
 use super::{SharedMcpServer, exposed_name, resource};
+use crate::client::{CANCEL_CALL_METHOD, KEYED_CALLS_EXTENSION};
 
 /// The handler of one client connection or session.
 pub(super) struct McpServerHandler<C> {
@@ -52,6 +54,8 @@ impl<C: Send + Sync + 'static> ServerHandler for McpServerHandler<C> {
     fn get_info(&self) -> ServerConfig {
         let served = &self.server;
         let mut offers = ServerCapabilities::builder().enable_tools().enable_logging().enable_tasks().build();
+        let extensions = offers.extensions.get_or_insert_default();
+        extensions.insert(KEYED_CALLS_EXTENSION.to_owned(), Default::default());
         if !served.resources.is_empty() || served.store.is_some() {
             let can_change = !served.resources.is_empty();
             let resources = offers.resources.insert(Default::default());
@@ -90,6 +94,26 @@ impl<C: Send + Sync + 'static> ServerHandler for McpServerHandler<C> {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         self.handle_call(request, &context).await
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        if request.method != CANCEL_CALL_METHOD {
+            return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None));
+        }
+        let param = |name: &str| request.params.as_ref()?.get(name)?.as_str();
+        let (Some(tool), Some(key)) = (param("name"), param("key")) else {
+            return Err(ErrorData::invalid_params(
+                "a call is named by the `name` of its tool and its `key`",
+                None,
+            ));
+        };
+        let run = RequestCaller::new(&self.server, &context).keyed_run_id(tool, key);
+        self.server.keyed_calls.cancel(&run);
+        Ok(CustomResult(serde_json::json!({})))
     }
 
     async fn get_task(

@@ -33,6 +33,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::ServiceExt;
+use tokio::sync::Semaphore;
 use windlass::agent::ToolUsePolicy;
 use windlass::core::{id::RunId, tool::ToolKey};
 use windlass::{
@@ -50,6 +51,10 @@ use self::task::ServerTaskTable;
 
 /// Maximum number of calls that wait for a person between two requests; beyond it the oldest is dropped.
 const MAX_HELD_CALLS: usize = 256;
+
+/// Maximum number of calls that go on without a client, because it has lost its connection; beyond it, the next one that is
+/// lost is cancelled.
+const MAX_UNATTENDED_CALLS: usize = 256;
 
 /// An MCP server of tools and agents.
 ///
@@ -299,6 +304,7 @@ impl<C: Send + Sync + 'static> McpServer<C> {
             held_calls: Mutex::default(),
             parked_calls: Mutex::default(),
             keyed_calls: KeyedCallTable::default(),
+            unattended_calls: Arc::new(Semaphore::new(MAX_UNATTENDED_CALLS)),
             task_table: ServerTaskTable::default(),
         }
     }
@@ -333,6 +339,8 @@ struct SharedMcpServer<C> {
     http_limits: HttpLimits,
     task_table: ServerTaskTable,
     keyed_calls: KeyedCallTable,
+    /// The permits of calls whose client has lost its connection.
+    unattended_calls: Arc<Semaphore>,
     /// Calls that wait for a person whom nobody could ask, by their parking name.
     parked_calls: Mutex<VecDeque<(String, PausedRun)>>,
     /// Calls that wait for a client's answer, by their request state token.
@@ -371,15 +379,17 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
         parked.push_back((name.to_owned(), paused));
     }
 
-    fn has_parked_call(&self, name: &str) -> bool {
-        let parked = self.parked_calls.lock().unwrap_or_else(PoisonError::into_inner);
-        parked.iter().any(|(other, _)| other == name)
-    }
-
     fn take_parked_call(&self, name: &str) -> Option<PausedRun> {
         let mut parked = self.parked_calls.lock().unwrap_or_else(PoisonError::into_inner);
         let at = parked.iter().position(|(other, _)| other == name)?;
         parked.remove(at).map(|(_, paused)| paused)
+    }
+
+    /// Takes the call of a run that waits for a client's answer.
+    fn take_held_call_of(&self, run: &RunId) -> Option<PausedRun> {
+        let mut held = self.held_calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = held.iter().position(|(_, paused)| paused.record().run_id() == run)?;
+        held.remove(at).map(|(_, paused)| paused)
     }
 
     /// Takes the call that waits under a token, from memory or, if another process held it, from the store.

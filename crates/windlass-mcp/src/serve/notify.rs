@@ -15,6 +15,7 @@ use windlass::event::RunEventKind;
 const LOG_LEVEL_META_KEY: &str = "io.modelcontextprotocol/logLevel";
 
 /// A notifier that forwards the events of one call to the client.
+#[derive(Clone)]
 pub(super) struct ClientNotifier {
     peer: Peer<RoleServer>,
     progress_token: Option<ProgressToken>,

@@ -85,6 +85,8 @@ pub(super) enum ServerTaskStatus {
     Paused(Box<PausedRun>),
     Completed(CallToolResult),
     Failed(ErrorData),
+    /// The driver stopped with this error before the run ended, for example because the store could not be written.
+    Interrupted(ErrorData),
     Cancelled,
 }
 
@@ -118,6 +120,7 @@ impl ServerTask {
             ServerTaskStatus::Paused(_)
             | ServerTaskStatus::Completed(_)
             | ServerTaskStatus::Failed(_)
+            | ServerTaskStatus::Interrupted(_)
             | ServerTaskStatus::Cancelled => {
                 Some(std::mem::replace(&mut state.status, ServerTaskStatus::Working))
             }
@@ -137,7 +140,10 @@ impl ServerTask {
     fn has_ended(&self) -> bool {
         matches!(
             self.lock_state().status,
-            ServerTaskStatus::Completed(_) | ServerTaskStatus::Failed(_) | ServerTaskStatus::Cancelled
+            ServerTaskStatus::Completed(_)
+                | ServerTaskStatus::Failed(_)
+                | ServerTaskStatus::Interrupted(_)
+                | ServerTaskStatus::Cancelled
         )
     }
 
@@ -168,7 +174,9 @@ impl ServerTask {
                 TaskPayload::InputRequired { input_requests: elicitation::input_requests(paused) }
             }
             ServerTaskStatus::Completed(result) => TaskPayload::Completed { result: json_object(result) },
-            ServerTaskStatus::Failed(error) => TaskPayload::Failed { error: json_object(error) },
+            ServerTaskStatus::Failed(error) | ServerTaskStatus::Interrupted(error) => {
+                TaskPayload::Failed { error: json_object(error) }
+            }
             ServerTaskStatus::Cancelled => TaskPayload::Cancelled,
         };
         DetailedTask::new(task, payload)
@@ -260,7 +268,10 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
             Ok(RunResult::Cancelled(_)) => ServerTaskStatus::Cancelled,
             Ok(outcome) => ServerTaskStatus::Completed(self.call_result(&outcome).await),
             Err(RunError::Store(error)) if error.kind() == StoreErrorKind::LeaseHeld => return None,
-            Err(error) => ServerTaskStatus::Failed(run_failure(&error)),
+            Err(error @ (RunError::Failed(_) | RunError::Config(_))) => {
+                ServerTaskStatus::Failed(run_failure(&error))
+            }
+            Err(error) => ServerTaskStatus::Interrupted(run_failure(&error)),
         })
     }
 
