@@ -373,7 +373,7 @@ async fn a_store_keeps_the_result_of_a_key() {
     assert!(reused["error"]["message"].as_str().expect("an error").contains("other arguments"), "{reused}");
 }
 
-/// A store that fails when a lease is acquired, as often as it is told to, and that shows a lease as renewed at each look.
+/// A store that fails when a lease is acquired, as often as it is told to. It shows a lease as renewed at each look.
 struct FlakyStore {
     memory: Arc<MemoryStore>,
     failures: AtomicUsize,
@@ -470,7 +470,8 @@ async fn a_decision_in_the_store_continues_a_repeated_call() {
     assert_eq!((text_of(&paid), till.payments.load(Ordering::SeqCst)), (" paid 500", 1));
 }
 
-/// A client of the modern protocol loses its connection over HTTP. Its call goes on, and the repeated call has its result.
+/// A client of the modern protocol loses its connection over HTTP. Its call goes on, and the repeated one has its
+/// result.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_with_a_key_outlives_its_connection() {
     let till = Arc::new(TillCounters::default());

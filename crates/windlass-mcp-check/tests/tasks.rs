@@ -245,7 +245,7 @@ fn respond_with_sampling_task(request: &ReceivedRequest, methods: &std::sync::Mu
     raw_result(&request.body["id"], &result)
 }
 
-/// A task that asks for something that is not offered cannot continue. It has begun, so that it may have had its effect.
+/// A task that asks for something that is not offered cannot continue. It has begun, and may have had its effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_cannot_continue_is_told_to_stop() {
     let methods = Arc::new(std::sync::Mutex::new(Vec::new()));

@@ -261,7 +261,7 @@ impl<C: Send + Sync + 'static> McpTools<C> {
                     Ok(None) | Err(_) => ReconcileOutcome::Unknown,
                 }
             });
-        // The timeouts of the call, of its task and of an authorisation fire first, and their messages say which it was.
+        // The timeouts of the call, of its task and of an authorisation fire first, and their messages say which.
         let mut timeout = config.call_timeout;
         if tasks == TaskSupport::Supported {
             timeout = timeout.saturating_add(config.task_timeout);

@@ -133,8 +133,8 @@ impl CallTime {
         Self { limit, left: limit.unwrap_or_default() }
     }
 
-    /// Completes an attempt in the time that is left. On timeout the attempt is dropped, which cancels the request at the
-    /// server.
+    /// Completes an attempt in the time that is left. On timeout the attempt is dropped, which cancels the request at
+    /// the server.
     async fn limit<T>(
         &mut self,
         tool: &McpToolInfo,

@@ -142,7 +142,7 @@ pub(crate) struct LiveConnection {
     /// The server's instructions for its use.
     pub(crate) instructions: Option<String>,
     pub(crate) era: ProtocolEra,
-    /// True if a lost connection does not cancel a call that has an idempotency key, so that it is cancelled by its key.
+    /// True if a lost connection does not cancel a call that has an idempotency key. Then the key cancels it.
     pub(super) cancels_by_key: bool,
     generation: u64,
     list_changed_count: Arc<AtomicU64>,
@@ -228,8 +228,8 @@ impl McpConnection {
         opening
     }
 
-    /// Connects, after the authorisation if the server demands one. Meanwhile the calls in flight go on with the connection
-    /// that there is, and keep it when another one takes its place.
+    /// Connects, after the authorisation if the server demands one. Meanwhile the calls in flight go on with the
+    /// connection that there is, and keep it when another one takes its place.
     async fn open(&self, challenge: Option<AuthChallenge>) -> Result<Arc<LiveConnection>, McpConnectError> {
         let mut auth_client = {
             let mut state = self.state.lock().await;
@@ -384,8 +384,8 @@ impl McpConnection {
         Ok(listing)
     }
 
-    /// Answers the challenge of a server, and returns the connection to use now. One authorisation answers the challenges
-    /// of all calls on a connection.
+    /// Answers the challenge of a server, and returns the connection to use now. One authorisation answers the
+    /// challenges of all calls on a connection.
     pub(super) async fn answer_challenge(
         self: &Arc<Self>,
         challenge: AuthChallenge,

@@ -36,8 +36,8 @@ type OAuthVisitFn = Arc<dyn Fn(String) -> BoxFuture<'static, Result<String, Stri
 
 impl OAuthConfig {
     /// Creates the settings. `redirect` is the redirect URL; `visit` opens the authorisation URL in the person's
-    /// browser and returns the full URL that the browser was redirected to. It has ten minutes, which do not count as time
-    /// of the call that needs the authorisation.
+    /// browser and returns the full URL that the browser was redirected to. It has ten minutes, which do not count as
+    /// time of the call that needs the authorisation.
     pub fn new<Fut>(
         redirect: impl Into<String>,
         visit: impl Fn(String) -> Fut + Send + Sync + 'static,

@@ -67,8 +67,8 @@ impl<C: Send + Sync + 'static> McpServerHandler<C> {
             JoinedCall::Answered(answer) => return answer,
             JoinedCall::Execute { leader, held } => (leader, held),
         };
-        // With the modern protocol over HTTP, a client cancels a request by closing its connection, which also breaks by
-        // itself. A call with a key outlives it, so that its repetition finds it; the key cancels it.
+        // With the modern protocol over HTTP, a client cancels a request by closing its connection, which also breaks
+        // by itself. A call with a key outlives it, so that its repetition finds it; the key cancels it.
         let outliving = leader.as_ref().filter(|_| is_modern(context) && is_http(context));
         let outliving = outliving.map(CallLeader::cancel_token);
         let execution = CallExecution {
@@ -191,7 +191,7 @@ impl<C: Send + Sync + 'static> CallExecution<C> {
         answer
     }
 
-    /// Executes the call from its held run, from the store, or anew. While another process executes it, this one waits.
+    /// Executes the call from its held run, from the store, or anew. It waits while another process executes the call.
     async fn execute(&self, mut held: Option<Box<PausedRun>>) -> CallAnswer {
         loop {
             let prepared = match held.take() {
@@ -344,8 +344,8 @@ impl<C: Send + Sync + 'static> CallExecution<C> {
         }
     }
 
-    /// Responds with the questions that the client must answer, or with a missing-capability error if it cannot: then the
-    /// run waits for a repetition.
+    /// Responds with the questions that the client must answer, or with a missing-capability error if it cannot: then
+    /// the run waits for a repetition.
     fn input_required(&self, paused: PausedRun) -> CallAnswer {
         if !self.can_ask {
             self.park(paused);

@@ -52,8 +52,8 @@ use self::task::ServerTaskTable;
 /// Maximum number of calls that wait for a person between two requests; beyond it the oldest is dropped.
 const MAX_HELD_CALLS: usize = 256;
 
-/// Maximum number of calls that go on without a client, because it has lost its connection; beyond it, the next one that is
-/// lost is cancelled.
+/// Maximum number of calls that go on although their client has lost its connection; beyond it, the next one is
+/// cancelled.
 const MAX_UNATTENDED_CALLS: usize = 256;
 
 /// An MCP server of tools and agents.
