@@ -409,6 +409,35 @@ async fn input_is_added_once_after_the_turn() {
     assert_eq!(body.started.load(Ordering::SeqCst), 1);
 }
 
+/// A segment that could not continue the run has not written the input, which the next one adds.
+#[tokio::test(start_paused = true)]
+async fn input_outlasts_a_segment_that_fails() {
+    let queue = Arc::new(MemoryStore::default());
+    let count = Arc::new(AtomicU32::new(0));
+    let model = TurnModel::calling(&[&["pay"]]);
+    let agent = Agent::new("desk").model(model.clone()).tools(counting_tool("pay", &count).needs_approval());
+    submit(&*queue, "run").await;
+    assert_eq!(work_until_idle(&queue, agent.clone()).await.parked, 1);
+    // Somebody resumes the run without the queue.
+    let claim = LeaseClaim { owner: "ann", now: Timestamp(0), duration: Duration::from_secs(3_600) };
+    let run = RunId::from("run");
+    let lease = queue.acquire_lease(&run, claim, None).await.expect("it is free");
+    let order = QueueOrder::AddInput { items: vec![Arc::new(Item::user("and be quick"))] };
+    queue.post_order(&run, &order).await.expect("posted");
+    assert_eq!(work_until_idle(&queue, agent.clone()).await.busy, 1);
+    queue.release_lease(&lease).await.expect("released");
+    post_decision(&*queue, &run, "c0-0", Decision::Approve, DecisionScope::ThisCall, "ann")
+        .await
+        .expect("it is posted");
+    queue.revive_run(&run).await.expect("it is woken");
+    let report = work_until_idle(&queue, agent).await;
+    assert_eq!(report.ended, 1, "{report:?}");
+    let last = model.requests().pop().expect("a request");
+    assert!(last.contains(&"user: and be quick".to_owned()), "{last:?}");
+    let added = |entry: &JournalEntry| matches!(entry, JournalEntry::InputAdded(_));
+    assert_eq!(entries(&*queue, "run").await.iter().filter(|entry| added(entry)).count(), 1);
+}
+
 #[tokio::test]
 async fn a_provider_that_is_away_delays_a_run_and_does_not_fail_it() {
     let queue = Arc::new(MemoryStore::default());

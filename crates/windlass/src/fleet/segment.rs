@@ -160,6 +160,28 @@ pub(super) struct SegmentResult {
 
 /// One segment of a taken run.
 pub(super) struct RunSegment<C> {
+/// The orders of a run that a segment has dealt with, by their number.
+#[derive(Debug, Default)]
+struct HandledOrders {
+    /// Orders that are carried out, also if the segment fails.
+    done: BTreeSet<u64>,
+    /// Input that the run is continued with. The journal has it as soon as the run could be continued.
+    added: BTreeSet<u64>,
+}
+
+impl HandledOrders {
+    fn contains(&self, number: u64) -> bool {
+        self.done.contains(&number) || self.added.contains(&number)
+    }
+
+    /// Returns the number of the last order before the first that was not carried out; 0 if there is none.
+    fn last_done(&self, orders: &[PostedOrder], is_continued: bool) -> u64 {
+        let is_done =
+            |number: &u64| self.done.contains(number) || (is_continued && self.added.contains(number));
+        orders.iter().map(|posted| posted.number).take_while(is_done).last().unwrap_or(0)
+    }
+}
+
     pub(super) queue: Arc<dyn RunQueue>,
     pub(super) store: Arc<SegmentStore>,
     pub(super) deployed: DeployedAgent<C>,
@@ -205,16 +227,17 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
             };
         }
         let watch = ProviderWatch::new(self.settings.provider_attempts);
-        let mut done = BTreeSet::new();
-        let driven = match self.prepare(&mut done).await {
+        let mut handled = HandledOrders::default();
+        let driven = match self.prepare(&mut handled).await {
             Ok(builder) => {
                 let builder = builder.model_layer(watch.clone());
                 let handle = builder.cancel_handle();
-                self.drive_until_left(builder, handle, &watch, &mut done).await
+                self.drive_until_left(builder, handle, &watch, &mut handled).await
             }
             Err(error) => Err(error),
         };
-        let orders_done = last_of_done(&self.control.orders(), &done);
+        // A segment that failed may not have written the input: the next one looks for it in the journal.
+        let orders_done = handled.last_done(&self.control.orders(), driven.is_ok());
         let lease = self.store.lease_record();
         let (next, end) = self.next_step(driven, watch.absence(), orders_done, now());
         let is_handed_over = end == SegmentEnd::Left && self.is_handed_over(orders_done);
@@ -240,7 +263,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
     }
 
     /// Builds the run: new, continued, or continued with the input that was ordered.
-    async fn prepare(&self, done: &mut BTreeSet<u64>) -> Result<RunBuilder<C>, RunError> {
+    async fn prepare(&self, handled: &mut HandledOrders) -> Result<RunBuilder<C>, RunError> {
         let submission = &self.taken.submission;
         let agent = &self.deployed.agent;
         let context = (self.deployed.context)(submission);
@@ -268,7 +291,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
                 let begun_by = started.and_then(|started| started.build);
                 self.deployed.check_release(self.run_id(), begun_by.as_ref())?;
             }
-            match self.add_ordered_input(done).await? {
+            match self.add_ordered_input(handled).await? {
                 Some(paused) => agent.resume_with_context(paused, context).store(store),
                 None => agent.recover_with_context(self.run_id().clone(), store, context),
             }
@@ -294,7 +317,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
     /// Loads the run with the input of its orders that its journal does not have; `None` if there is none to add.
     async fn add_ordered_input(
         &self,
-        done: &mut BTreeSet<u64>,
+        handled: &mut HandledOrders,
     ) -> Result<Option<crate::run::PausedRun>, RunError> {
         let orders = self.control.orders();
         let inputs: Vec<_> = orders
@@ -318,14 +341,14 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
                 _ => None,
             })
             .collect();
-        let mut is_changed = false;
         for (number, items) in inputs {
-            done.insert(number);
-            if !recorded.contains(&number) && paused.add_ordered_input(items, number).is_ok() {
-                is_changed = true;
-            }
+            // A run that has ended refuses input.
+            match !recorded.contains(&number) && paused.add_ordered_input(items, number).is_ok() {
+                true => handled.added.insert(number),
+                false => handled.done.insert(number),
+            };
         }
-        Ok(is_changed.then_some(paused))
+        Ok((!handled.added.is_empty()).then_some(paused))
     }
 
     /// Awaits the run, and makes the driver leave it when its limit, an order or the worker says so.
@@ -334,7 +357,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
         builder: RunBuilder<C>,
         handle: CancelHandle,
         watch: &ProviderWatch,
-        done: &mut BTreeSet<u64>,
+        handled: &mut HandledOrders,
     ) -> Result<RunResult, RunError> {
         let deadline = match self.settings.limit {
             SegmentLimit::Parked => None,
@@ -344,7 +367,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
             }
             SegmentLimit::Deadline(limit) => Some(tokio::time::Instant::now() + limit),
         };
-        self.carry_out_orders(&handle, done);
+        self.carry_out_orders(&handle, handled);
         let deadline = async {
             match deadline {
                 Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -362,7 +385,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
             tokio::select! {
                 biased;
                 result = &mut builder => return result,
-                () = self.control.changed.notified() => self.carry_out_orders(&handle, done),
+                () = self.control.changed.notified() => self.carry_out_orders(&handle, handled),
                 () = &mut deadline, if !is_due => {
                     is_due = true;
                     handle.detach();
@@ -375,7 +398,7 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
         }
     }
 
-    fn carry_out_orders(&self, handle: &CancelHandle, done: &mut BTreeSet<u64>) {
+    fn carry_out_orders(&self, handle: &CancelHandle, handled: &mut HandledOrders) {
         let orders = self.control.orders();
         let is_cancelled = orders.iter().any(|posted| posted.order == QueueOrder::Cancel);
         for posted in orders {
@@ -384,13 +407,13 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
                 // order came is cancelled by the next segment.
                 QueueOrder::Cancel => handle.cancel(),
                 // A driver that leaves the run does not end it: the next one would find both orders again.
-                QueueOrder::HandOver if is_cancelled => drop(done.insert(posted.number)),
+                QueueOrder::HandOver if is_cancelled => drop(handled.done.insert(posted.number)),
                 QueueOrder::HandOver => {
                     handle.detach();
-                    done.insert(posted.number);
+                    handled.done.insert(posted.number);
                 }
                 // The next segment adds it, after the turn has settled.
-                QueueOrder::AddInput { .. } if !done.contains(&posted.number) => handle.detach_after_turn(),
+                QueueOrder::AddInput { .. } if !handled.contains(posted.number) => handle.detach_after_turn(),
                 QueueOrder::AddInput { .. } => {}
             }
         }
@@ -474,12 +497,6 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
             _ => false,
         }
     }
-}
-
-/// Returns the number of the last order before the first that was not carried out; 0 if there is none.
-fn last_of_done(orders: &[PostedOrder], done: &BTreeSet<u64>) -> u64 {
-    let carried_out = orders.iter().map(|posted| posted.number).take_while(|number| done.contains(number));
-    carried_out.last().unwrap_or(0)
 }
 
 fn add_delay(time: Timestamp, delay: Duration) -> Timestamp {
