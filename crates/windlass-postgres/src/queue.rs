@@ -347,7 +347,11 @@ pub(crate) async fn leave_run(db: &DbConnection, departure: &RunDeparture) -> Re
         NextStep::Park { .. } if is_signalled => ("ready", 0, None, None),
         NextStep::Park { wake_at } => ("parked", 0, *wake_at, None),
         NextStep::End => ("ended", attempt, None, None),
-        NextStep::Retry { reason, .. } if attempt >= max_attempts => ("dead", attempt, None, Some(reason)),
+        NextStep::Retry { reason, .. } if attempt >= max_attempts => match is_cancelled {
+            true => ("ready", 0, None, Some(reason)),
+            false => ("dead", attempt, None, Some(reason)),
+        },
+        NextStep::Retry { reason, .. } if is_ordered => ("ready", attempt, None, Some(reason)),
         NextStep::Retry { at, reason } => ("waiting", attempt, Some(*at), Some(reason)),
         NextStep::Wait { until } => ("waiting", attempt.saturating_sub(1), Some(*until), None),
         NextStep::Decline { build, reason } => {
@@ -379,6 +383,23 @@ pub(crate) async fn leave_run(db: &DbConnection, departure: &RunDeparture) -> Re
             // Another driver has the run.
             Err(PgError::Refused(error)) if error.is_fenced() => return Ok(()),
             result => result?,
+/// The orders for a run that its segment has not carried out.
+struct OpenOrders {
+    is_any: bool,
+    is_cancelled: bool,
+}
+
+async fn find_open_orders(db: &DbConnection, run: &RunId, orders_done: u64) -> Result<OpenOrders, PgError> {
+    let select = "SELECT count(*) > 0, count(*) FILTER (WHERE body = $3) > 0 FROM @queue_orders
+        WHERE run = $1 AND number > $2";
+    let cancel = to_json(&QueueOrder::Cancel)?;
+    let values = [run.as_str().into(), to_integer(orders_done)?.into(), cancel.as_slice().into()];
+    match db.row(select, &values).await? {
+        Some(row) => Ok(OpenOrders { is_any: row.try_get(0)?, is_cancelled: row.try_get(1)? }),
+        None => Ok(OpenOrders { is_any: false, is_cancelled: false }),
+    }
+}
+
         }
     }
     runs::release_lease(db, lease).await
@@ -390,6 +411,9 @@ pub(crate) async fn post_order(db: &DbConnection, run: &RunId, order: &QueueOrde
     let body = to_json(order)?;
     let insert = "INSERT INTO @queue_orders (run, body) VALUES ($1, $2) RETURNING number";
     let row = db.row(insert, &[run.as_str().into(), body.as_slice().into()]).await?;
+    // Orders that came during the segment wake the run as they wake one that waits or is a dead letter.
+    let OpenOrders { is_any, is_cancelled } = find_open_orders(db, run, departure.orders_done).await?;
+    let (is_ordered, is_cancelled) = (is_signalled && is_any, is_signalled && is_cancelled);
     let number: i64 = row.ok_or_else(|| PgError::Corrupt("an order has no number".to_owned()))?.try_get(0)?;
     if state == "ended" {
         db.run("DELETE FROM @queue_orders WHERE number = $1", &[number.into()]).await?;
@@ -397,6 +421,7 @@ pub(crate) async fn post_order(db: &DbConnection, run: &RunId, order: &QueueOrde
     wake_run(db, run, "'parked', 'waiting'").await?;
     if state == "dead" && matches!(order, QueueOrder::Cancel) {
         revive_run(db, run).await?;
+        NextStep::Wait { .. } if is_ordered => ("ready", attempt.saturating_sub(1), None, None),
     }
     from_integer(number)
 }

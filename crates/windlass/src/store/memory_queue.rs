@@ -214,28 +214,42 @@ impl MemoryQueue {
         let row = rows.get_mut(run).filter(|row| row.is_taken_by(worker));
         let row = row.ok_or_else(|| StoreError::worker_retired(worker))?;
         match next {
+        let is_signalled = row.signals != *signals_seen;
+        // Orders that came during the segment wake the run as they wake one that waits or is a dead letter.
+        let mut open_orders =
+            orders.range(orders_done + 1..).filter(|(_, (of, _))| of == run && is_signalled);
+        let is_cancelled = open_orders.clone().any(|(_, (_, order))| matches!(order, QueueOrder::Cancel));
+        let is_ordered = open_orders.next().is_some();
             NextStep::Ready => {
                 (row.attempt, row.reason) = (0, None);
                 row.make_ready(last_position);
             }
             NextStep::Park { wake_at } => {
                 (row.attempt, row.reason) = (0, None);
-                match row.signals == *signals_seen {
-                    true => row.state = QueuedState::Parked { wake_at: *wake_at },
-                    false => row.make_ready(last_position),
+                match is_signalled {
+                    true => row.make_ready(last_position),
+                    false => row.state = QueuedState::Parked { wake_at: *wake_at },
                 }
             }
             NextStep::End => row.state = QueuedState::Ended,
             NextStep::Retry { at, reason } => {
                 row.reason = Some(reason.clone());
-                row.state = match row.attempt >= row.submission.max_attempts {
-                    true => QueuedState::DeadLetter,
-                    false => QueuedState::Waiting { until: *at },
-                };
+                match row.attempt >= row.submission.max_attempts {
+                    true if is_cancelled => {
+                        row.attempt = 0;
+                        row.make_ready(last_position);
+                    }
+                    true => row.state = QueuedState::DeadLetter,
+                    false if is_ordered => row.make_ready(last_position),
+                    false => row.state = QueuedState::Waiting { until: *at },
+                }
             }
             NextStep::Wait { until } => {
                 row.attempt = row.attempt.saturating_sub(1);
-                row.state = QueuedState::Waiting { until: *until };
+                match is_ordered {
+                    true => row.make_ready(last_position),
+                    false => row.state = QueuedState::Waiting { until: *until },
+                }
             }
             NextStep::Decline { build, reason } => {
                 row.attempt = row.attempt.saturating_sub(1);

@@ -52,6 +52,7 @@ where
     failures_are_bounded(StoreCheck("failures are bounded"), make().await).await;
     orders_reach_their_run(StoreCheck("orders reach their run"), make().await).await;
     a_forgotten_run_leaves_the_queue(StoreCheck("a forgotten run leaves the queue"), make().await).await;
+    orders_end_a_delay(StoreCheck("orders end a delay"), make().await).await;
     schedules_are_kept(StoreCheck("schedules are kept"), make().await).await;
     schedules_submit_runs(StoreCheck("schedules submit runs"), make().await).await;
     open_runs_are_listed(StoreCheck("open runs are listed in pages"), make().await).await;
@@ -572,6 +573,48 @@ async fn open_runs_are_listed<Q: RunQueue>(check: StoreCheck, queue: Q) {
     leave(check, &queue, "w", "run-3", NextStep::End).await;
     let mut listed: Vec<RunId> = Vec::new();
     loop {
+/// An order that comes while a driver that failed is on its way out wakes the run as it wakes one that waits.
+async fn orders_end_a_delay<Q: RunQueue>(check: StoreCheck, queue: Q) {
+    register(check, &queue, "w").await;
+    let input = || QueueOrder::AddInput { items: vec![std::sync::Arc::new(Item::user("more"))] };
+    let retry = || NextStep::Retry { at: Timestamp(90_000), reason: "away".to_owned() };
+    let wait = || NextStep::Wait { until: Timestamp(90_000) };
+    let waiting = || QueuedState::Waiting { until: Timestamp(90_000) };
+    // Takes a new run, and leaves it while an order for it is under way.
+    let leave_ordered = async |run: &'static str, attempts: u32, order: QueueOrder, next: NextStep| {
+        submit(check, &queue, submission(run).max_attempts(attempts)).await;
+        let named = WorkRequest { only: Some(run.into()), ..request("w", 2_000, 1) };
+        let work = check.expect_ok("taking", queue.take_work(&named).await);
+        check.expect_equal("the run", names(&work), vec![run]);
+        let number = check.expect_ok("ordering", queue.post_order(&run.into(), &order).await);
+        leave(check, &queue, "w", run, next).await;
+        let left = load(check, &queue, run).await;
+        (number, left.map(|left| (left.state, left.attempt)))
+    };
+    let (_, left) = leave_ordered("cancelled", 9, QueueOrder::Cancel, retry()).await;
+    check.expect_equal("a failed run that is cancelled", left, Some((QueuedState::Ready, 1)));
+    let (_, left) = leave_ordered("busy", 9, input(), wait()).await;
+    check.expect_equal("a busy run that gets input", left, Some((QueuedState::Ready, 0)));
+    let (_, left) = leave_ordered("last", 1, QueueOrder::Cancel, retry()).await;
+    check.expect_equal("a run that is cancelled at its last attempt", left, Some((QueuedState::Ready, 0)));
+    let (_, left) = leave_ordered("dead", 1, input(), retry()).await;
+    check.expect_equal("a run that gets input at its last attempt", left, Some((QueuedState::DeadLetter, 1)));
+    // An order that the segment knew, or has carried out, does not end the delay again and again.
+    let (number, _) = leave_ordered("known", 9, QueueOrder::Cancel, retry()).await;
+    let work = take(check, &queue, "w", 3_000).await;
+    let known = work.runs.iter().find(|taken| taken.submission.run.as_str() == "known");
+    let mut left = departure("w", "known", retry());
+    left.signals_seen = known.map_or(0, |taken| taken.signals);
+    check.expect_ok("leaving", queue.leave_run(&left).await);
+    check.expect_equal("a known order", state_of(check, &queue, "known").await, Some(waiting()));
+    check.expect_ok("reviving", queue.revive_run(&"known".into()).await);
+    take(check, &queue, "w", 3_000).await;
+    let mut left = departure("w", "known", wait());
+    left.orders_done = number;
+    check.expect_ok("leaving", queue.leave_run(&left).await);
+    check.expect_equal("a done order", state_of(check, &queue, "known").await, Some(waiting()));
+}
+
         let page = check.expect_ok("listing", queue.list_queued_runs(listed.last(), 2).await);
         if page.is_empty() {
             break;

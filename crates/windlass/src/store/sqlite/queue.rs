@@ -400,7 +400,11 @@ pub(super) fn leave_run(db: &Connection, departure: &RunDeparture) -> Result<(),
         NextStep::Park { .. } if is_signalled => ("ready", 0, None, None),
         NextStep::Park { wake_at } => ("parked", 0, *wake_at, None),
         NextStep::End => ("ended", attempt, None, None),
-        NextStep::Retry { reason, .. } if attempt >= max_attempts => ("dead", attempt, None, Some(reason)),
+        NextStep::Retry { reason, .. } if attempt >= max_attempts => match is_cancelled {
+            true => ("ready", 0, None, Some(reason)),
+            false => ("dead", attempt, None, Some(reason)),
+        },
+        NextStep::Retry { reason, .. } if is_ordered => ("ready", attempt, None, Some(reason)),
         NextStep::Retry { at, reason } => ("waiting", attempt, Some(*at), Some(reason)),
         NextStep::Wait { until } => ("waiting", attempt.saturating_sub(1), Some(*until), None),
         NextStep::Decline { build, reason } => {
@@ -421,6 +425,20 @@ pub(super) fn leave_run(db: &Connection, departure: &RunDeparture) -> Result<(),
     let Some(lease) = &departure.lease else { return Ok(()) };
     match departure.status.map(|status| runs::set_status(db, lease, status, *now)).transpose() {
         Ok(_) => runs::release_lease(db, lease),
+/// The orders for a run that its segment has not carried out.
+struct OpenOrders {
+    is_any: bool,
+    is_cancelled: bool,
+}
+
+fn find_open_orders(db: &Connection, run: &RunId, orders_done: u64) -> Result<OpenOrders, SqliteError> {
+    let select = "SELECT count(*) > 0, count(*) FILTER (WHERE body = ?3) > 0 FROM queue_orders
+        WHERE run = ?1 AND number > ?2";
+    let values = params![run.as_str(), to_sql_integer(orders_done)?, to_json_text(&QueueOrder::Cancel)?];
+    let read = |row: &Row<'_>| Ok(OpenOrders { is_any: row.get(0)?, is_cancelled: row.get(1)? });
+    Ok(db.prepare_cached(select)?.query_row(values, read)?)
+}
+
         // Another driver has the run.
         Err(SqliteError::Refused(error)) if error.is_fenced() => Ok(()),
         Err(error) => Err(error),
@@ -432,6 +450,9 @@ pub(super) fn post_order(db: &Connection, run: &RunId, order: &QueueOrder) -> Re
         .prepare_cached("SELECT state FROM queue WHERE run = ?1")?
         .query_row([run.as_str()], |row| row.get(0))
         .optional()?;
+    // Orders that came during the segment wake the run as they wake one that waits or is a dead letter.
+    let OpenOrders { is_any, is_cancelled } = find_open_orders(db, run, departure.orders_done)?;
+    let (is_ordered, is_cancelled) = (is_signalled && is_any, is_signalled && is_cancelled);
     let state = state.ok_or_else(|| StoreError::not_submitted(run))?;
     let body = to_json_text(order)?;
     let insert = "INSERT INTO queue_orders (run, hash, body) VALUES (?1, ?2, ?3)";
@@ -439,6 +460,7 @@ pub(super) fn post_order(db: &Connection, run: &RunId, order: &QueueOrder) -> Re
     let number = from_sql_integer(db.last_insert_rowid())?;
     if state == "ended" {
         let delete = "DELETE FROM queue_orders WHERE number = ?1";
+        NextStep::Wait { .. } if is_ordered => ("ready", attempt.saturating_sub(1), None, None),
         db.prepare_cached(delete)?.execute([to_sql_integer(number)?])?;
     }
     wake_run(db, run, "state IN ('parked', 'waiting')")?;
