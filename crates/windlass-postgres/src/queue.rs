@@ -143,7 +143,7 @@ pub(crate) async fn submit_run(
 
 pub(crate) async fn take_work(db: &DbConnection, request: &WorkRequest) -> Result<TakenWork, PgError> {
     // Idle workers do not wait for each other.
-    let may_take = request.limit > 0 && has_ready_run(db, request.now).await?;
+    let may_take = request.limit > 0 && has_ready_run(db, request).await?;
     if may_take {
         db.row("SELECT 1 FROM @store FOR UPDATE", &[]).await?;
     }
@@ -177,11 +177,20 @@ fn held_runs(request: &WorkRequest) -> impl Iterator<Item = &RunId> {
     request.held.iter().flatten()
 }
 
-/// Returns true if a run is ready, or its time has come.
-async fn has_ready_run(db: &DbConnection, now: Timestamp) -> Result<bool, PgError> {
-    let select = "SELECT EXISTS (SELECT 1 FROM @queue WHERE state = 'ready')
+/// Returns true if a run is ready that the worker can drive, or the time of any run has come.
+async fn has_ready_run(db: &DbConnection, request: &WorkRequest) -> Result<bool, PgError> {
+    let select = "SELECT EXISTS (SELECT 1 FROM @queue q
+            JOIN unnest($2::text[], $3::text[]) o(agent, build) ON o.agent = q.agent
+            WHERE q.state = 'ready' AND NOT q.run = ANY($4)
+            AND NOT EXISTS (SELECT 1 FROM @queue_refusals f WHERE f.run = q.run AND f.build = o.build))
         OR EXISTS (SELECT 1 FROM @queue WHERE wake <= $1)";
-    match db.row(select, &[to_time(now).into()]).await? {
+    let values = [
+        to_time(request.now).into(),
+        SqlValue::Texts(request.offers.iter().map(|offer| offer.agent.as_str().to_owned()).collect()),
+        SqlValue::Texts(request.offers.iter().map(|offer| offer.build.clone()).collect()),
+        SqlValue::Texts(held_runs(request).map(|run| run.as_str().to_owned()).collect()),
+    ];
+    match db.row(select, &values).await? {
         Some(row) => Ok(row.try_get(0)?),
         None => Ok(false),
     }
