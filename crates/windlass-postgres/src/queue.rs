@@ -9,8 +9,8 @@ use tokio_postgres::Row;
 use windlass::core::id::{RunId, Timestamp};
 use windlass::error::{StoreError, StoreErrorKind};
 use windlass::fleet::{
-    FairShares, LaneCandidate, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState, ReadyLane,
-    ReadyRunsQuery, RunDeparture, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest,
+    FairShares, LaneCandidate, NextStep, QueueOrder, QueuedRun, QueuedState, ReadyLane, ReadyRunsQuery,
+    RunDeparture, RunSubmission, SubmitResult, TakenRun, TakenWork, UnreadableRun, WorkRequest, WorkRows,
     choose_fairly, worker_of_owner,
 };
 use windlass::store::{LeaseClaim, StoredLease};
@@ -148,28 +148,51 @@ pub(crate) async fn take_work(db: &DbConnection, request: &WorkRequest) -> Resul
         db.row("SELECT 1 FROM @store FOR UPDATE", &[]).await?;
     }
     check_worker(db, &request.worker).await?;
-    let mut runs = match &request.held {
-        Some(held) => load_lost(db, &request.worker, held).await?,
-        None => Vec::new(),
-    };
     if may_take {
         wake_due_runs(db, request.now).await?;
-        let lanes = match &request.only {
-            Some(run) if held_runs(request).any(|held| held == run) => Vec::new(),
-            Some(run) => named_lane(db, request, run).await?.into_iter().collect(),
-            None => ready_lanes(db, request).await?,
-        };
-        let mut shares = load_shares(db, &lanes).await?;
-        let chosen = choose_fairly(lanes, &mut shares, request.limit as usize);
-        save_shares(db, shares).await?;
-        let take = "UPDATE @queue SET state = 'taken', worker = $2, attempt = attempt + 1 WHERE run = ANY($1)
-            RETURNING attempt, signals, body";
-        let rows = db.rows(take, &[SqlValue::Texts(chosen.clone()), (&request.worker).into()]).await?;
-        let mut taken = rows.iter().map(read_taken).collect::<Result<Vec<_>, _>>()?;
-        taken.sort_by_key(|taken| chosen.iter().position(|run| run == taken.submission.run.as_str()));
-        runs.extend(taken);
     }
-    Ok(TakenWork { runs, orders: load_orders(db, &request.worker).await? })
+    loop {
+        let mut runs = match &request.held {
+            Some(held) => load_lost(db, &request.worker, held).await?,
+            None => Vec::new(),
+        };
+        let limit = (request.limit as usize).saturating_sub(runs.len());
+        if may_take && limit > 0 {
+            runs.extend(take_ready_runs(db, request, limit).await?);
+        }
+        let rows = WorkRows { runs, orders: load_orders(db, &request.worker).await? };
+        let (work, unreadable) = rows.split();
+        for UnreadableRun { run, error } in &unreadable {
+            let bury = "UPDATE @queue SET state = 'dead', worker = NULL, reason = $2 WHERE run = $1";
+            db.run(bury, &[run.as_str().into(), error.to_string().as_str().into()]).await?;
+        }
+        // Damaged runs do not stand in front of others.
+        if unreadable.is_empty() || !work.runs.is_empty() {
+            return Ok(work);
+        }
+    }
+}
+
+/// Takes at most `limit` ready runs.
+async fn take_ready_runs(
+    db: &DbConnection,
+    request: &WorkRequest,
+    limit: usize,
+) -> Result<Vec<(RunId, Result<TakenRun, StoreError>)>, PgError> {
+    let lanes = match &request.only {
+        Some(run) if held_runs(request).any(|held| held == run) => Vec::new(),
+        Some(run) => named_lane(db, request, run).await?.into_iter().collect(),
+        None => ready_lanes(db, request).await?,
+    };
+    let mut shares = load_shares(db, &lanes).await?;
+    let chosen = choose_fairly(lanes, &mut shares, limit);
+    save_shares(db, shares).await?;
+    let take = "UPDATE @queue SET state = 'taken', worker = $2, attempt = attempt + 1 WHERE run = ANY($1)
+        RETURNING run, attempt, signals, body";
+    let rows = db.rows(take, &[SqlValue::Texts(chosen.clone()), (&request.worker).into()]).await?;
+    let mut taken = rows.iter().map(read_taken).collect::<Result<Vec<_>, _>>()?;
+    taken.sort_by_key(|(run, _)| chosen.iter().position(|chosen| chosen == run.as_str()));
+    Ok(taken)
 }
 
 /// Returns the runs that the worker says it has, and does not take.
@@ -306,20 +329,36 @@ async fn save_shares(db: &DbConnection, shares: FairShares) -> Result<(), PgErro
 }
 
 /// Loads the runs that a worker has taken and does not name: the answer to its request was lost.
-async fn load_lost(db: &DbConnection, worker: &str, held: &[RunId]) -> Result<Vec<TakenRun>, PgError> {
+async fn load_lost(
+    db: &DbConnection,
+    worker: &str,
+    held: &[RunId],
+) -> Result<Vec<(RunId, Result<TakenRun, StoreError>)>, PgError> {
     let held = held.iter().map(|run| run.as_str().to_owned()).collect();
     let select =
-        "SELECT attempt, signals, body FROM @queue WHERE worker = $1 AND NOT run = ANY($2) ORDER BY run";
+        "SELECT run, attempt, signals, body FROM @queue WHERE worker = $1 AND NOT run = ANY($2) ORDER BY run";
     let rows = db.rows(select, &[worker.into(), SqlValue::Texts(held)]).await?;
     rows.iter().map(read_taken).collect()
 }
 
-fn read_taken(row: &Row) -> Result<TakenRun, PgError> {
-    Ok(TakenRun {
-        attempt: read_attempt(row, 0)?,
-        signals: from_integer(row.try_get(1)?)?,
-        submission: from_json(row.try_get(2)?)?,
-    })
+fn read_taken(row: &Row) -> Result<(RunId, Result<TakenRun, StoreError>), PgError> {
+    let read = || {
+        Ok(TakenRun {
+            attempt: read_attempt(row, 1)?,
+            signals: from_integer(row.try_get(2)?)?,
+            submission: from_json(row.try_get(3)?)?,
+        })
+    };
+    Ok((RunId::from(row.try_get::<_, String>(0)?), separate_damage(read())?))
+}
+
+/// Separates the damage of one value from errors of the database.
+fn separate_damage<T>(read: Result<T, PgError>) -> Result<Result<T, StoreError>, PgError> {
+    match read {
+        Ok(value) => Ok(Ok(value)),
+        Err(error @ PgError::Corrupt(_)) => Ok(Err(error.into_store_error())),
+        Err(error) => Err(error),
+    }
 }
 
 fn read_attempt(row: &Row, column: usize) -> Result<u32, PgError> {
@@ -327,17 +366,34 @@ fn read_attempt(row: &Row, column: usize) -> Result<u32, PgError> {
     u32::try_from(attempt).map_err(|_| PgError::Corrupt(format!("{attempt} is no number of attempts")))
 }
 
-async fn load_orders(db: &DbConnection, worker: &str) -> Result<Vec<PostedOrder>, PgError> {
+async fn load_orders(
+    db: &DbConnection,
+    worker: &str,
+) -> Result<Vec<(RunId, u64, Result<QueueOrder, StoreError>)>, PgError> {
     let select = "SELECT o.run, o.number, o.body FROM @queue q JOIN @queue_orders o ON o.run = q.run
         WHERE q.worker = $1 ORDER BY o.number";
     let read = |row: &Row| {
-        Ok(PostedOrder {
-            run: RunId::from(row.try_get::<_, String>(0)?),
-            number: from_integer(row.try_get(1)?)?,
-            order: from_json(row.try_get(2)?)?,
-        })
+        let order = separate_damage(from_json(row.try_get(2)?))?;
+        Ok((RunId::from(row.try_get::<_, String>(0)?), from_integer(row.try_get(1)?)?, order))
     };
     db.rows(select, &[worker.into()]).await?.iter().map(read).collect()
+}
+
+/// The orders for a run that its segment has not carried out.
+struct OpenOrders {
+    is_any: bool,
+    is_cancelled: bool,
+}
+
+async fn find_open_orders(db: &DbConnection, run: &RunId, orders_done: u64) -> Result<OpenOrders, PgError> {
+    let select = "SELECT count(*) > 0, count(*) FILTER (WHERE body = $3) > 0 FROM @queue_orders
+        WHERE run = $1 AND number > $2";
+    let cancel = to_json(&QueueOrder::Cancel)?;
+    let values = [run.as_str().into(), to_integer(orders_done)?.into(), cancel.as_slice().into()];
+    match db.row(select, &values).await? {
+        Some(row) => Ok(OpenOrders { is_any: row.try_get(0)?, is_cancelled: row.try_get(1)? }),
+        None => Ok(OpenOrders { is_any: false, is_cancelled: false }),
+    }
 }
 
 pub(crate) async fn leave_run(db: &DbConnection, departure: &RunDeparture) -> Result<(), PgError> {
@@ -351,6 +407,9 @@ pub(crate) async fn leave_run(db: &DbConnection, departure: &RunDeparture) -> Re
     let row = row.ok_or_else(|| StoreError::worker_retired(worker))?;
     let (attempt, max_attempts) = (read_attempt(&row, 0)?, read_attempt(&row, 1)?);
     let is_signalled = from_integer(row.try_get(2)?)? != departure.signals_seen;
+    // Orders that came during the segment wake the run as they wake one that waits or is a dead letter.
+    let OpenOrders { is_any, is_cancelled } = find_open_orders(db, run, departure.orders_done).await?;
+    let (is_ordered, is_cancelled) = (is_signalled && is_any, is_signalled && is_cancelled);
     let (state, attempt, wake, reason) = match next {
         NextStep::Ready => ("ready", 0, None, None),
         NextStep::Park { .. } if is_signalled => ("ready", 0, None, None),
@@ -362,6 +421,7 @@ pub(crate) async fn leave_run(db: &DbConnection, departure: &RunDeparture) -> Re
         },
         NextStep::Retry { reason, .. } if is_ordered => ("ready", attempt, None, Some(reason)),
         NextStep::Retry { at, reason } => ("waiting", attempt, Some(*at), Some(reason)),
+        NextStep::Wait { .. } if is_ordered => ("ready", attempt.saturating_sub(1), None, None),
         NextStep::Wait { until } => ("waiting", attempt.saturating_sub(1), Some(*until), None),
         NextStep::Decline { build, reason } => {
             let insert = "INSERT INTO @queue_refusals (run, build, reason) VALUES ($1, $2, $3)
@@ -392,23 +452,6 @@ pub(crate) async fn leave_run(db: &DbConnection, departure: &RunDeparture) -> Re
             // Another driver has the run.
             Err(PgError::Refused(error)) if error.is_fenced() => return Ok(()),
             result => result?,
-/// The orders for a run that its segment has not carried out.
-struct OpenOrders {
-    is_any: bool,
-    is_cancelled: bool,
-}
-
-async fn find_open_orders(db: &DbConnection, run: &RunId, orders_done: u64) -> Result<OpenOrders, PgError> {
-    let select = "SELECT count(*) > 0, count(*) FILTER (WHERE body = $3) > 0 FROM @queue_orders
-        WHERE run = $1 AND number > $2";
-    let cancel = to_json(&QueueOrder::Cancel)?;
-    let values = [run.as_str().into(), to_integer(orders_done)?.into(), cancel.as_slice().into()];
-    match db.row(select, &values).await? {
-        Some(row) => Ok(OpenOrders { is_any: row.try_get(0)?, is_cancelled: row.try_get(1)? }),
-        None => Ok(OpenOrders { is_any: false, is_cancelled: false }),
-    }
-}
-
         }
     }
     runs::release_lease(db, lease).await
@@ -420,9 +463,6 @@ pub(crate) async fn post_order(db: &DbConnection, run: &RunId, order: &QueueOrde
     let body = to_json(order)?;
     let insert = "INSERT INTO @queue_orders (run, body) VALUES ($1, $2) RETURNING number";
     let row = db.row(insert, &[run.as_str().into(), body.as_slice().into()]).await?;
-    // Orders that came during the segment wake the run as they wake one that waits or is a dead letter.
-    let OpenOrders { is_any, is_cancelled } = find_open_orders(db, run, departure.orders_done).await?;
-    let (is_ordered, is_cancelled) = (is_signalled && is_any, is_signalled && is_cancelled);
     let number: i64 = row.ok_or_else(|| PgError::Corrupt("an order has no number".to_owned()))?.try_get(0)?;
     if state == "ended" {
         db.run("DELETE FROM @queue_orders WHERE number = $1", &[number.into()]).await?;
@@ -430,7 +470,6 @@ pub(crate) async fn post_order(db: &DbConnection, run: &RunId, order: &QueueOrde
     wake_run(db, run, "'parked', 'waiting'").await?;
     if state == "dead" && matches!(order, QueueOrder::Cancel) {
         revive_run(db, run).await?;
-        NextStep::Wait { .. } if is_ordered => ("ready", attempt.saturating_sub(1), None, None),
     }
     from_integer(number)
 }

@@ -24,7 +24,10 @@ use windlass::core::canonical::Digest;
 use windlass::core::decision::{Decision, DecisionScope};
 use windlass::core::id::{AgentName, RunId, Timestamp};
 use windlass::core::journal::{HashChain, JournalEntry, JournalRecord};
-use windlass::fleet::{AgentRegistry, DeployedAgent, RunQueue, RunSubmission, Worker};
+use windlass::fleet::{
+    AgentOffer, AgentRegistry, DeployedAgent, NextStep, QueueOrder, RunDeparture, RunQueue, RunSubmission,
+    WorkRequest, Worker,
+};
 use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
 use windlass::prelude::*;
 use windlass::store::{
@@ -555,4 +558,79 @@ async fn a_copy_of_the_database_is_not_driven_before_it_is_restored() {
     let original = connect(&server, "windlass").await;
     let records = verify_run(&original, &RunId::from("run")).await.expect("it is whole").records;
     assert!(!records.iter().any(|record| matches!(record.entry, JournalEntry::RunRestored(_))));
+}
+
+/// A worker of `clerk` in the build `b1`.
+async fn register_clerk(store: &PostgresStore) -> WorkRequest {
+    let claim = LeaseClaim { owner: "w", now: Timestamp(1), duration: Duration::from_secs(3_600) };
+    store.register_worker(claim).await.expect("it is registered");
+    let offers = vec![AgentOffer { agent: AgentName::from("clerk"), build: "b1".to_owned() }];
+    let (worker, now) = ("w".to_owned(), Timestamp(2_000));
+    WorkRequest { worker, now, held: Some(Vec::new()), offers, limit: 9, only: None }
+}
+
+async fn submit_to(store: &PostgresStore, run: &str, agent: &str) {
+    store.submit_run(&RunSubmission::new(run, agent, "go"), Timestamp(1)).await.expect("it is submitted");
+}
+
+/// Idle workers do not wait for each other while runs are ready that they cannot drive.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_finds_nothing_takes_no_lock() {
+    let Some(server) = TestServer::start() else { return };
+    let options = PostgresOptions { statement_timeout: Duration::from_secs(1), ..PostgresOptions::default() };
+    let store = PostgresStore::connect_with(&server.address(), options).await.expect("it connects");
+    let request = register_clerk(&store).await;
+    submit_to(&store, "declined", "clerk").await;
+    submit_to(&store, "other", "another").await;
+    submit_to(&store, "held", "clerk").await;
+    let work = store.take_work(&request).await.expect("taken");
+    assert_eq!(work.runs.len(), 2);
+    for run in ["declined", "held"] {
+        let next = match run {
+            "held" => NextStep::Ready,
+            _ => NextStep::Decline { build: "b1".to_owned(), reason: "no tool".to_owned() },
+        };
+        let (worker, run, now) = ("w".to_owned(), RunId::from(run), Timestamp(3_000));
+        let (lease, status, signals_seen, orders_done) = (None, None, 0, 0);
+        let departure = RunDeparture { worker, run, lease, status, now, signals_seen, orders_done, next };
+        store.leave_run(&departure).await.expect("left");
+    }
+    let (client, connection) =
+        tokio_postgres::connect(&server.address(), tokio_postgres::NoTls).await.expect("it connects");
+    tokio::spawn(connection);
+    client.batch_execute("BEGIN; SELECT 1 FROM windlass.store FOR UPDATE").await.expect("locked");
+    let idle = WorkRequest { held: Some(vec!["held".into()]), ..request };
+    assert_eq!(store.take_work(&idle).await.expect("it does not wait").runs, []);
+    // A run that it can drive makes it wait for its turn.
+    submit_to(&store, "new", "clerk").await;
+    store.take_work(&idle).await.expect_err("the lock is held");
+    client.batch_execute("ROLLBACK").await.expect("unlocked");
+    assert_eq!(store.take_work(&idle).await.expect("taken").runs.len(), 1);
+}
+
+/// A damaged row does not stand in front of others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_row_of_the_queue_is_a_dead_letter() {
+    let Some(server) = TestServer::start() else { return };
+    let store = PostgresStore::connect(&server.address()).await.expect("it connects");
+    let request = register_clerk(&store).await;
+    for run in ["1-damaged", "2-ordered", "3-whole"] {
+        submit_to(&store, run, "clerk").await;
+    }
+    store.post_order(&"2-ordered".into(), &QueueOrder::HandOver).await.expect("ordered");
+    let (client, connection) =
+        tokio_postgres::connect(&server.address(), tokio_postgres::NoTls).await.expect("it connects");
+    tokio::spawn(connection);
+    let damage = "UPDATE windlass.queue SET body = '{' WHERE run = '1-damaged';
+        UPDATE windlass.queue_orders SET body = '{'";
+    client.batch_execute(damage).await.expect("damaged");
+    let one = WorkRequest { limit: 1, ..request };
+    let work = store.take_work(&one).await.expect("taken");
+    let runs: Vec<&str> = work.runs.iter().map(|taken| taken.submission.run.as_str()).collect();
+    assert_eq!((runs, work.orders), (vec!["3-whole"], vec![]));
+    let select =
+        "SELECT run FROM windlass.queue WHERE state = 'dead' AND reason LIKE '%cannot be read%' ORDER BY run";
+    let dead = client.query(select, &[]).await.expect("read");
+    let dead: Vec<String> = dead.iter().map(|row| row.get(0)).collect();
+    assert_eq!(dead, ["1-damaged", "2-ordered"]);
 }

@@ -283,7 +283,7 @@ pub struct WorkRequest {
     pub held: Option<Vec<RunId>>,
     /// The agents that the worker can drive.
     pub offers: Vec<AgentOffer>,
-    /// Maximum number of runs to take.
+    /// Maximum number of runs to take. Runs that are returned again count.
     pub limit: u32,
     /// The only run that may be taken, if an engine has named it.
     pub only: Option<RunId>,

@@ -155,9 +155,6 @@ impl MemoryQueue {
                 row.reason.get_or_insert_with(|| "its workers died".to_owned());
             }
         }
-        let mut shares = FairShares::new(self.shares.clone());
-        let chosen = choose_fairly(self.ready_lanes(request), &mut shares, request.limit as usize);
-        self.shares.extend(shares.into_changed());
         let mut runs: Vec<TakenRun> = match &request.held {
             Some(held) => {
                 let lost = self
@@ -168,6 +165,10 @@ impl MemoryQueue {
             }
             None => Vec::new(),
         };
+        let limit = (request.limit as usize).saturating_sub(runs.len());
+        let mut shares = FairShares::new(self.shares.clone());
+        let chosen = choose_fairly(self.ready_lanes(request), &mut shares, limit);
+        self.shares.extend(shares.into_changed());
         for run in chosen {
             let row = self.row_mut(&RunId::from(run))?;
             row.state = QueuedState::Taken { worker: request.worker.clone() };
@@ -210,16 +211,16 @@ impl MemoryQueue {
     fn leave_run(&mut self, departure: &RunDeparture) -> Result<(), StoreError> {
         let RunDeparture { worker, run, signals_seen, orders_done, next, .. } = departure;
         self.check_worker(worker)?;
-        let Self { rows, last_position, .. } = self;
+        let Self { rows, orders, last_position, .. } = self;
         let row = rows.get_mut(run).filter(|row| row.is_taken_by(worker));
         let row = row.ok_or_else(|| StoreError::worker_retired(worker))?;
-        match next {
         let is_signalled = row.signals != *signals_seen;
         // Orders that came during the segment wake the run as they wake one that waits or is a dead letter.
         let mut open_orders =
             orders.range(orders_done + 1..).filter(|(_, (of, _))| of == run && is_signalled);
         let is_cancelled = open_orders.clone().any(|(_, (_, order))| matches!(order, QueueOrder::Cancel));
         let is_ordered = open_orders.next().is_some();
+        match next {
             NextStep::Ready => {
                 (row.attempt, row.reason) = (0, None);
                 row.make_ready(last_position);

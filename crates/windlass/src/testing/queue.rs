@@ -43,6 +43,7 @@ where
     a_run_is_taken_once(StoreCheck("a run is taken by one of many workers"), make().await).await;
     an_engine_names_the_run(StoreCheck("an engine names the run"), make().await).await;
     a_lost_answer_is_repeated(StoreCheck("a lost answer is repeated"), make().await).await;
+    lost_runs_count(StoreCheck("runs that are returned again count"), make().await).await;
     a_workers_beat_is_its_runs_beat(StoreCheck("a worker's beat is its runs' beat"), make().await).await;
     a_retired_worker_is_fenced(StoreCheck("a retired worker is fenced off"), make().await).await;
     one_lost_run_retires_the_worker(StoreCheck("one lost run retires the worker"), make().await).await;
@@ -51,8 +52,8 @@ where
     times_wake_runs(StoreCheck("times wake runs"), make().await).await;
     failures_are_bounded(StoreCheck("failures are bounded"), make().await).await;
     orders_reach_their_run(StoreCheck("orders reach their run"), make().await).await;
-    a_forgotten_run_leaves_the_queue(StoreCheck("a forgotten run leaves the queue"), make().await).await;
     orders_end_a_delay(StoreCheck("orders end a delay"), make().await).await;
+    a_forgotten_run_leaves_the_queue(StoreCheck("a forgotten run leaves the queue"), make().await).await;
     schedules_are_kept(StoreCheck("schedules are kept"), make().await).await;
     schedules_submit_runs(StoreCheck("schedules submit runs"), make().await).await;
     open_runs_are_listed(StoreCheck("open runs are listed in pages"), make().await).await;
@@ -286,6 +287,32 @@ async fn a_lost_answer_is_repeated<Q: RunQueue>(check: StoreCheck, queue: Q) {
     let having_two = WorkRequest { held: Some(vec!["two".into()]), ..having_both };
     let free = check.expect_ok("taking a run that was left", queue.take_work(&having_two).await);
     check.expect_equal("the run that was left", names(&free), vec!["one"]);
+}
+
+/// A worker never has more runs than it asks for, whatever was lost.
+async fn lost_runs_count<Q: RunQueue>(check: StoreCheck, queue: Q) {
+    register(check, &queue, "w").await;
+    for number in 0..6 {
+        submit(check, &queue, submission(&format!("run-{number}"))).await;
+    }
+    let ask = async |held: &[&str], limit: u32| {
+        let held = Some(held.iter().map(|&run| RunId::from(run)).collect());
+        let request = WorkRequest { held, ..request("w", 2_000, limit) };
+        let work = check.expect_ok("taking", queue.take_work(&request).await);
+        work.runs.into_iter().map(|taken| taken.submission.run.as_str().to_owned()).collect::<Vec<_>>()
+    };
+    let named = |runs: &[&str]| runs.iter().map(|&run| run.to_owned()).collect::<Vec<_>>();
+    let first = named(&["run-0", "run-1", "run-2"]);
+    check.expect_equal("the first request", ask(&[], 3).await, first.clone());
+    for _ in 0..3 {
+        check.expect_equal("the same request, repeated", ask(&[], 3).await, first.clone());
+    }
+    let four = named(&["run-0", "run-1", "run-2", "run-3"]);
+    check.expect_equal("a request with room for one more", ask(&[], 4).await, four);
+    let two = named(&["run-2", "run-3"]);
+    check.expect_equal("a request for the lost ones", ask(&["run-0", "run-1"], 2).await, two);
+    let held = ["run-0", "run-1", "run-2", "run-3"];
+    check.expect_equal("a request for new ones", ask(&held, 2).await, named(&["run-4", "run-5"]));
 }
 
 async fn a_workers_beat_is_its_runs_beat<Q: RunQueue>(check: StoreCheck, queue: Q) {
@@ -546,33 +573,6 @@ async fn orders_reach_their_run<Q: RunQueue>(check: StoreCheck, queue: Q) {
     check.expect_equal("its orders", work.orders.len(), 2);
 }
 
-async fn a_forgotten_run_leaves_the_queue<Q: RunQueue>(check: StoreCheck, queue: Q) {
-    register(check, &queue, "w").await;
-    submit(check, &queue, submission("run")).await;
-    take(check, &queue, "w", 2_000).await;
-    let lease: Lease = check.create_run(&queue, "run", "w~1").await;
-    check.expect_ok("ordering", queue.post_order(&lease.run, &QueueOrder::Cancel).await);
-    let held = queue.forget_run(&lease.run, None).await;
-    check.expect_error("forgetting a run of a worker", held, StoreErrorKind::LeaseHeld);
-    let mut left = departure("w", "run", NextStep::End);
-    left.lease = Some(lease.clone());
-    check.expect_ok("leaving", queue.leave_run(&left).await);
-    check.expect_ok("forgetting", queue.forget_run(&lease.run, None).await);
-    check.expect_equal("the queued run", load(check, &queue, "run").await, None);
-    submit(check, &queue, submission("run")).await;
-    let work = take(check, &queue, "w", 2_000).await;
-    check.expect_equal("the new run of the same id", (names(&work), work.orders.len()), (vec!["run"], 0));
-}
-
-async fn open_runs_are_listed<Q: RunQueue>(check: StoreCheck, queue: Q) {
-    register(check, &queue, "w").await;
-    for number in 0..7 {
-        submit(check, &queue, submission(&format!("run-{number}"))).await;
-    }
-    take(check, &queue, "w", 2_000).await;
-    leave(check, &queue, "w", "run-3", NextStep::End).await;
-    let mut listed: Vec<RunId> = Vec::new();
-    loop {
 /// An order that comes while a driver that failed is on its way out wakes the run as it wakes one that waits.
 async fn orders_end_a_delay<Q: RunQueue>(check: StoreCheck, queue: Q) {
     register(check, &queue, "w").await;
@@ -615,6 +615,33 @@ async fn orders_end_a_delay<Q: RunQueue>(check: StoreCheck, queue: Q) {
     check.expect_equal("a done order", state_of(check, &queue, "known").await, Some(waiting()));
 }
 
+async fn a_forgotten_run_leaves_the_queue<Q: RunQueue>(check: StoreCheck, queue: Q) {
+    register(check, &queue, "w").await;
+    submit(check, &queue, submission("run")).await;
+    take(check, &queue, "w", 2_000).await;
+    let lease: Lease = check.create_run(&queue, "run", "w~1").await;
+    check.expect_ok("ordering", queue.post_order(&lease.run, &QueueOrder::Cancel).await);
+    let held = queue.forget_run(&lease.run, None).await;
+    check.expect_error("forgetting a run of a worker", held, StoreErrorKind::LeaseHeld);
+    let mut left = departure("w", "run", NextStep::End);
+    left.lease = Some(lease.clone());
+    check.expect_ok("leaving", queue.leave_run(&left).await);
+    check.expect_ok("forgetting", queue.forget_run(&lease.run, None).await);
+    check.expect_equal("the queued run", load(check, &queue, "run").await, None);
+    submit(check, &queue, submission("run")).await;
+    let work = take(check, &queue, "w", 2_000).await;
+    check.expect_equal("the new run of the same id", (names(&work), work.orders.len()), (vec!["run"], 0));
+}
+
+async fn open_runs_are_listed<Q: RunQueue>(check: StoreCheck, queue: Q) {
+    register(check, &queue, "w").await;
+    for number in 0..7 {
+        submit(check, &queue, submission(&format!("run-{number}"))).await;
+    }
+    take(check, &queue, "w", 2_000).await;
+    leave(check, &queue, "w", "run-3", NextStep::End).await;
+    let mut listed: Vec<RunId> = Vec::new();
+    loop {
         let page = check.expect_ok("listing", queue.list_queued_runs(listed.last(), 2).await);
         if page.is_empty() {
             break;

@@ -12,8 +12,8 @@ use super::runs::{self, OwnedLeaseClaim, to_sql_millis};
 use super::{from_json_text, from_sql_integer, from_sql_time, to_json_text, to_sql_integer, to_sql_time};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::fleet::{
-    FairShares, LaneCandidate, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState, ReadyLane,
-    ReadyRunsQuery, RunDeparture, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest,
+    FairShares, LaneCandidate, NextStep, QueueOrder, QueuedRun, QueuedState, ReadyLane, ReadyRunsQuery,
+    RunDeparture, RunSubmission, SubmitResult, TakenRun, TakenWork, UnreadableRun, WorkRequest, WorkRows,
     choose_fairly, worker_of_owner,
 };
 use crate::store::StoredLease;
@@ -215,35 +215,55 @@ pub(super) fn submit_run(
 pub(super) fn take_work(db: &Connection, request: &WorkRequest) -> Result<TakenWork, SqliteError> {
     check_worker(db, &request.worker)?;
     wake_due_runs(db, request.now)?;
-    let lanes = match (request.limit, &request.only) {
+    loop {
+        let mut runs = match &request.held {
+            Some(held) => load_lost(db, &request.worker, held)?,
+            None => Vec::new(),
+        };
+        let limit = (request.limit as usize).saturating_sub(runs.len());
+        take_ready_runs(db, request, limit, &mut runs)?;
+        let rows = WorkRows { runs, orders: load_orders(db, &request.worker)? };
+        let (work, unreadable) = rows.split();
+        for UnreadableRun { run, error } in &unreadable {
+            let bury = "UPDATE queue SET state = 'dead', worker = NULL, reason = ?2 WHERE run = ?1";
+            db.prepare_cached(bury)?.execute([run.as_str(), &error.to_string()])?;
+        }
+        // Damaged runs do not stand in front of others.
+        if unreadable.is_empty() || !work.runs.is_empty() {
+            return Ok(work);
+        }
+    }
+}
+
+/// Takes at most `limit` ready runs.
+fn take_ready_runs(
+    db: &Connection,
+    request: &WorkRequest,
+    limit: usize,
+    runs: &mut Vec<(RunId, Result<TakenRun, StoreError>)>,
+) -> Result<(), SqliteError> {
+    let lanes = match (limit, &request.only) {
         (0, _) => Vec::new(),
         (_, Some(run)) if request.held.iter().flatten().any(|held| held == run) => Vec::new(),
         (_, Some(run)) => named_lane(db, request, run)?.into_iter().collect(),
         (_, None) => ready_lanes(db, request)?,
     };
     let mut shares = load_shares(db, &lanes)?;
-    let chosen = choose_fairly(lanes, &mut shares, request.limit as usize);
+    let chosen = choose_fairly(lanes, &mut shares, limit);
     let save = "INSERT OR REPLACE INTO queue_shares (scope, name, time) VALUES (?1, ?2, ?3)";
     for ((scope, name), time) in shares.into_changed() {
         db.prepare_cached(save)?.execute(params![scope, name, to_sql_integer(time)?])?;
     }
-    let mut runs = match &request.held {
-        Some(held) => load_taken(db, &request.worker)?
-            .into_iter()
-            .filter(|taken| !held.contains(&taken.submission.run))
-            .collect(),
-        None => Vec::new(),
-    };
     let take = "UPDATE queue SET state = 'taken', worker = ?2, attempt = attempt + 1 WHERE run = ?1
-        RETURNING attempt, signals, hash, body";
+        RETURNING run, attempt, signals, hash, body";
     let mut take = db.prepare_cached(take)?;
     for run in chosen {
         let mut rows = take.query(params![run, request.worker])?;
         while let Some(row) = rows.next()? {
-            runs.push(read_taken(row)?);
+            runs.push((row.get::<_, String>(0)?.into(), separate_damage(read_taken(row))?));
         }
     }
-    Ok(TakenWork { runs, orders: load_orders(db, &request.worker)? })
+    Ok(())
 }
 
 /// Returns the next position among the ready runs, behind all others.
@@ -261,24 +281,40 @@ pub(super) fn last_position(db: &Connection) -> Result<(i64, bool), SqliteError>
     Ok(db.prepare_cached(select)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?)
 }
 
-/// Loads the runs that a worker has taken.
-fn load_taken(db: &Connection, worker: &str) -> Result<Vec<TakenRun>, SqliteError> {
-    let select = "SELECT attempt, signals, hash, body FROM queue WHERE worker = ?1 ORDER BY run";
+/// Loads the runs that a worker has taken and does not name: the answer to its request was lost.
+fn load_lost(
+    db: &Connection,
+    worker: &str,
+    held: &[RunId],
+) -> Result<Vec<(RunId, Result<TakenRun, StoreError>)>, SqliteError> {
+    let select = "SELECT run, attempt, signals, hash, body FROM queue WHERE worker = ?1 ORDER BY run";
     let mut select = db.prepare_cached(select)?;
     let mut rows = select.query([worker])?;
     let mut runs = Vec::new();
     while let Some(row) = rows.next()? {
-        runs.push(read_taken(row)?);
+        let run = RunId::from(row.get::<_, String>(0)?);
+        if !held.contains(&run) {
+            runs.push((run, separate_damage(read_taken(row))?));
+        }
     }
     Ok(runs)
 }
 
 fn read_taken(row: &Row<'_>) -> Result<TakenRun, SqliteError> {
     Ok(TakenRun {
-        attempt: row.get(0)?,
-        signals: from_sql_integer(row.get(1)?)?,
-        submission: from_json_text(&verify_checksum(&row.get(2)?, row.get::<_, String>(3)?)?)?,
+        attempt: row.get(1)?,
+        signals: from_sql_integer(row.get(2)?)?,
+        submission: from_json_text(&verify_checksum(&row.get(3)?, row.get::<_, String>(4)?)?)?,
     })
+}
+
+/// Separates the damage of one value from errors of the database.
+fn separate_damage<T>(read: Result<T, SqliteError>) -> Result<Result<T, StoreError>, SqliteError> {
+    match read {
+        Ok(value) => Ok(Ok(value)),
+        Err(SqliteError::Corrupt(reason)) => Ok(Err(StoreError::with_kind(StoreErrorKind::Corrupt, reason))),
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes the runs ready whose time has come.
@@ -368,20 +404,35 @@ fn load_shares(db: &Connection, lanes: &[ReadyLane]) -> Result<FairShares, Sqlit
     Ok(FairShares::new(times))
 }
 
-fn load_orders(db: &Connection, worker: &str) -> Result<Vec<PostedOrder>, SqliteError> {
+fn load_orders(
+    db: &Connection,
+    worker: &str,
+) -> Result<Vec<(RunId, u64, Result<QueueOrder, StoreError>)>, SqliteError> {
     let select = "SELECT queue_orders.run, number, queue_orders.hash, queue_orders.body FROM queue
         JOIN queue_orders ON queue_orders.run = queue.run WHERE queue.worker = ?1 ORDER BY number";
     let mut select = db.prepare_cached(select)?;
     let mut rows = select.query([worker])?;
     let mut orders = Vec::new();
     while let Some(row) = rows.next()? {
-        orders.push(PostedOrder {
-            run: RunId::from(row.get::<_, String>(0)?),
-            number: from_sql_integer(row.get(1)?)?,
-            order: from_json_text(&verify_checksum(&row.get(2)?, row.get::<_, String>(3)?)?)?,
-        });
+        let order = verify_checksum(&row.get(2)?, row.get::<_, String>(3)?);
+        let order = separate_damage(order.and_then(|body| from_json_text(&body)))?;
+        orders.push((RunId::from(row.get::<_, String>(0)?), from_sql_integer(row.get(1)?)?, order));
     }
     Ok(orders)
+}
+
+/// The orders for a run that its segment has not carried out.
+struct OpenOrders {
+    is_any: bool,
+    is_cancelled: bool,
+}
+
+fn find_open_orders(db: &Connection, run: &RunId, orders_done: u64) -> Result<OpenOrders, SqliteError> {
+    let select = "SELECT count(*) > 0, count(*) FILTER (WHERE body = ?3) > 0 FROM queue_orders
+        WHERE run = ?1 AND number > ?2";
+    let values = params![run.as_str(), to_sql_integer(orders_done)?, to_json_text(&QueueOrder::Cancel)?];
+    let read = |row: &Row<'_>| Ok(OpenOrders { is_any: row.get(0)?, is_cancelled: row.get(1)? });
+    Ok(db.prepare_cached(select)?.query_row(values, read)?)
 }
 
 pub(super) fn leave_run(db: &Connection, departure: &RunDeparture) -> Result<(), SqliteError> {
@@ -395,6 +446,9 @@ pub(super) fn leave_run(db: &Connection, departure: &RunDeparture) -> Result<(),
     let (attempt, max_attempts, signals): (u32, u32, i64) =
         found.ok_or_else(|| StoreError::worker_retired(worker))?;
     let is_signalled = from_sql_integer(signals)? != departure.signals_seen;
+    // Orders that came during the segment wake the run as they wake one that waits or is a dead letter.
+    let OpenOrders { is_any, is_cancelled } = find_open_orders(db, run, departure.orders_done)?;
+    let (is_ordered, is_cancelled) = (is_signalled && is_any, is_signalled && is_cancelled);
     let (state, attempt, wake, reason) = match next {
         NextStep::Ready => ("ready", 0, None, None),
         NextStep::Park { .. } if is_signalled => ("ready", 0, None, None),
@@ -406,6 +460,7 @@ pub(super) fn leave_run(db: &Connection, departure: &RunDeparture) -> Result<(),
         },
         NextStep::Retry { reason, .. } if is_ordered => ("ready", attempt, None, Some(reason)),
         NextStep::Retry { at, reason } => ("waiting", attempt, Some(*at), Some(reason)),
+        NextStep::Wait { .. } if is_ordered => ("ready", attempt.saturating_sub(1), None, None),
         NextStep::Wait { until } => ("waiting", attempt.saturating_sub(1), Some(*until), None),
         NextStep::Decline { build, reason } => {
             let insert = "INSERT OR REPLACE INTO queue_refusals (run, build, reason) VALUES (?1, ?2, ?3)";
@@ -425,20 +480,6 @@ pub(super) fn leave_run(db: &Connection, departure: &RunDeparture) -> Result<(),
     let Some(lease) = &departure.lease else { return Ok(()) };
     match departure.status.map(|status| runs::set_status(db, lease, status, *now)).transpose() {
         Ok(_) => runs::release_lease(db, lease),
-/// The orders for a run that its segment has not carried out.
-struct OpenOrders {
-    is_any: bool,
-    is_cancelled: bool,
-}
-
-fn find_open_orders(db: &Connection, run: &RunId, orders_done: u64) -> Result<OpenOrders, SqliteError> {
-    let select = "SELECT count(*) > 0, count(*) FILTER (WHERE body = ?3) > 0 FROM queue_orders
-        WHERE run = ?1 AND number > ?2";
-    let values = params![run.as_str(), to_sql_integer(orders_done)?, to_json_text(&QueueOrder::Cancel)?];
-    let read = |row: &Row<'_>| Ok(OpenOrders { is_any: row.get(0)?, is_cancelled: row.get(1)? });
-    Ok(db.prepare_cached(select)?.query_row(values, read)?)
-}
-
         // Another driver has the run.
         Err(SqliteError::Refused(error)) if error.is_fenced() => Ok(()),
         Err(error) => Err(error),
@@ -450,9 +491,6 @@ pub(super) fn post_order(db: &Connection, run: &RunId, order: &QueueOrder) -> Re
         .prepare_cached("SELECT state FROM queue WHERE run = ?1")?
         .query_row([run.as_str()], |row| row.get(0))
         .optional()?;
-    // Orders that came during the segment wake the run as they wake one that waits or is a dead letter.
-    let OpenOrders { is_any, is_cancelled } = find_open_orders(db, run, departure.orders_done)?;
-    let (is_ordered, is_cancelled) = (is_signalled && is_any, is_signalled && is_cancelled);
     let state = state.ok_or_else(|| StoreError::not_submitted(run))?;
     let body = to_json_text(order)?;
     let insert = "INSERT INTO queue_orders (run, hash, body) VALUES (?1, ?2, ?3)";
@@ -460,7 +498,6 @@ pub(super) fn post_order(db: &Connection, run: &RunId, order: &QueueOrder) -> Re
     let number = from_sql_integer(db.last_insert_rowid())?;
     if state == "ended" {
         let delete = "DELETE FROM queue_orders WHERE number = ?1";
-        NextStep::Wait { .. } if is_ordered => ("ready", attempt.saturating_sub(1), None, None),
         db.prepare_cached(delete)?.execute([to_sql_integer(number)?])?;
     }
     wake_run(db, run, "state IN ('parked', 'waiting')")?;
