@@ -117,6 +117,9 @@ impl From<StoreError> for CliError {
             StoreErrorKind::Corrupt => problem.with_exit(CommandExit::CorruptJournal).with_hint(
                 "`windlass verify` names the first invalid record; the records before it can be exported",
             ),
+            StoreErrorKind::UnknownKey => {
+                problem.with_hint("add the key to the file that `--encryption-key-file` names")
+            }
             StoreErrorKind::UnsupportedVersion => {
                 problem.with_hint("update windlass: the file was written by a newer version")
             }

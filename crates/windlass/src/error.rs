@@ -479,6 +479,7 @@ impl StoreError {
             | StoreErrorKind::AlreadyExists
             | StoreErrorKind::AlreadyDecided
             | StoreErrorKind::Corrupt
+            | StoreErrorKind::UnknownKey
             | StoreErrorKind::UnsupportedVersion
             | StoreErrorKind::NotRestored
             | StoreErrorKind::Disk
@@ -514,6 +515,8 @@ pub enum StoreErrorKind {
     AlreadyDecided,
     /// The stored data are corrupt: they are not the data that were written.
     Corrupt,
+    /// The data were sealed with an encryption key that was not given.
+    UnknownKey,
     /// The data were written by a newer version.
     UnsupportedVersion,
     /// The store is a backup, or its database was restored from one: its open runs are not in doubt yet.

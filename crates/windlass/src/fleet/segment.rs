@@ -29,6 +29,8 @@ use crate::store::{LeaseObserver, OpenRunError, Store, load_paused};
 
 /// Time until a run is tried again that another driver has, or whose session is busy.
 const BUSY_DELAY: Duration = Duration::from_secs(1);
+/// Time until a run is tried again whose values were sealed with a key that the worker does not have.
+const MISSING_KEY_DELAY: Duration = Duration::from_secs(5);
 /// Longest time that a run waits because its provider asked for it.
 const MAX_PROVIDER_DELAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -158,8 +160,6 @@ pub(super) struct SegmentResult {
     pub(super) is_handed_over: bool,
 }
 
-/// One segment of a taken run.
-pub(super) struct RunSegment<C> {
 /// The orders of a run that a segment has dealt with, by their number.
 #[derive(Debug, Default)]
 struct HandledOrders {
@@ -182,6 +182,8 @@ impl HandledOrders {
     }
 }
 
+/// One segment of a taken run.
+pub(super) struct RunSegment<C> {
     pub(super) queue: Arc<dyn RunQueue>,
     pub(super) store: Arc<SegmentStore>,
     pub(super) deployed: DeployedAgent<C>,
@@ -463,6 +465,11 @@ impl<C: Send + Sync + 'static> RunSegment<C> {
                 StoreErrorKind::LeaseHeld | StoreErrorKind::SessionBusy | StoreErrorKind::Stale => {
                     let delay = error.retry_after().map_or(BUSY_DELAY, |delay| delay.min(BUSY_DELAY));
                     (NextStep::Wait { until: later(delay) }, SegmentEnd::Busy)
+                }
+                // Another worker has the key, or this one gets it: the attempt does not count.
+                StoreErrorKind::UnknownKey => {
+                    tracing::error!(run = %self.run_id(), %error, "a run cannot be opened and waits for its key");
+                    (NextStep::Wait { until: later(MISSING_KEY_DELAY) }, SegmentEnd::Failed)
                 }
                 StoreErrorKind::UnsupportedVersion => decline(error.to_string()),
                 StoreErrorKind::Corrupt => bury(error.to_string()),

@@ -1,17 +1,45 @@
 //! The queue of an encrypted store.
 
+use std::collections::BTreeMap;
+
 use windlass_core::id::{RunId, Timestamp};
 
 use super::EncryptedStore;
 use super::sealed_parts::{open_order, open_submission, seal_order, seal_submission};
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::fleet::{
-    PostedOrder, QueueOrder, QueueWrapper, QueuedRun, RunQueue, RunSchedule, RunSubmission, StoredSchedule,
-    SubmitResult, TakenRun, TakenWork, WorkRequest,
+    NextStep, QueueOrder, QueueWrapper, QueuedRun, RunDeparture, RunQueue, RunSchedule, RunSubmission,
+    StoredSchedule, SubmitResult, TakenRun, TakenWork, UnreadableRun, WorkRequest, WorkRows,
 };
 use crate::store::StoreFuture;
 
+/// Time until a run is ready again whose values were sealed with a key that is not given, in milliseconds.
+const MISSING_KEY_DELAY_MS: u64 = 5_000;
+
 impl EncryptedStore {
+    /// Leaves a run that cannot be opened: to workers that have its key, or as a dead letter if it is damaged.
+    async fn leave_unreadable(&self, request: &WorkRequest, unreadable: UnreadableRun, signals_seen: u64) {
+        let UnreadableRun { run, error } = unreadable;
+        let next = match error.kind() {
+            StoreErrorKind::Corrupt => NextStep::Bury { reason: error.to_string() },
+            _ => NextStep::Wait { until: Timestamp(request.now.0.saturating_add(MISSING_KEY_DELAY_MS)) },
+        };
+        let departure = RunDeparture {
+            worker: request.worker.clone(),
+            run,
+            lease: None,
+            status: None,
+            now: request.now,
+            signals_seen,
+            orders_done: 0,
+            next,
+        };
+        if let Err(error) = self.inner.leave_run(&departure).await {
+            // The next request returns the run again.
+            tracing::warn!(run = %departure.run, %error, "a run that cannot be opened could not be left");
+        }
+    }
+
     fn open_queued(&self, queued: QueuedRun) -> Result<QueuedRun, StoreError> {
         Ok(QueuedRun { submission: open_submission(&self.keys, queued.submission)?, ..queued })
     }
@@ -33,18 +61,29 @@ impl QueueWrapper for EncryptedStore {
     fn take_work<'a>(&'a self, request: &'a WorkRequest) -> StoreFuture<'a, TakenWork> {
         Box::pin(async move {
             let TakenWork { runs, orders } = self.inner.take_work(request).await?;
+            let signals: BTreeMap<RunId, u64> =
+                runs.iter().map(|taken| (taken.submission.run.clone(), taken.signals)).collect();
             let open_run = |taken: TakenRun| {
-                let submission = open_submission(&self.keys, taken.submission)?;
-                Ok::<_, StoreError>(TakenRun { submission, ..taken })
+                let run = taken.submission.run.clone();
+                let submission = open_submission(&self.keys, taken.submission);
+                (run, submission.map(|submission| TakenRun { submission, ..taken }))
             };
-            let open_posted = |posted: PostedOrder| {
-                let order = open_order(&self.keys, &posted.run, posted.order)?;
-                Ok::<_, StoreError>(PostedOrder { order, ..posted })
+            let rows = WorkRows {
+                runs: runs.into_iter().map(open_run).collect(),
+                orders: orders
+                    .into_iter()
+                    .map(|posted| {
+                        let order = open_order(&self.keys, &posted.run, posted.order);
+                        (posted.run, posted.number, order)
+                    })
+                    .collect(),
             };
-            Ok(TakenWork {
-                runs: runs.into_iter().map(open_run).collect::<Result<_, _>>()?,
-                orders: orders.into_iter().map(open_posted).collect::<Result<_, _>>()?,
-            })
+            let (work, unreadable) = rows.split();
+            for gone in unreadable {
+                let signals_seen = signals.get(&gone.run).copied().unwrap_or_default();
+                self.leave_unreadable(request, gone, signals_seen).await;
+            }
+            Ok(work)
         })
     }
 

@@ -84,8 +84,11 @@ impl EncryptionKey {
 
 impl EncryptionKeys {
     /// Reads keys from their text: the line `windlass encryption keys 1`, then a key of 64 hex digits on each line. The last
-    /// one is the current key, so a key is rotated by adding a line. Empty lines, and those that begin with `#`, are
+    /// one is the current key, and the others open what they have sealed. Empty lines, and those that begin with `#`, are
     /// ignored.
+    ///
+    /// A key is rotated in two steps, so that no process meets a value whose key it does not have: add the new key before
+    /// the last one in every process, and then make it the last one.
     ///
     /// # Errors
     ///
@@ -131,15 +134,20 @@ impl EncryptionKeys {
 
     /// Opens bytes that were sealed for a place. Bytes without a seal were written before the store was encrypted, and are
     /// returned as they are.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::UnknownKey`] if the key is not given.
     pub(super) fn open(&self, place: &str, value: Vec<u8>) -> Result<Vec<u8>, StoreError> {
         let Some(sealed) = value.strip_prefix(MARK.as_bytes()) else { return Ok(value) };
         let unreadable =
             |why: &str| StoreError::with_kind(StoreErrorKind::Corrupt, format!("an encrypted value {why}"));
         let sealed = std::str::from_utf8(sealed).ok().and_then(|sealed| sealed.split_once(':'));
         let (id, sealed) = sealed.ok_or_else(|| unreadable("is cut off"))?;
-        let key = self.keys.iter().find(|key| key.id == id);
-        let key =
-            key.ok_or_else(|| unreadable(&format!("was sealed with the key `{id}`, which is not given")))?;
+        let key = self.keys.iter().find(|key| key.id == id).ok_or_else(|| {
+            let message = format!("an encrypted value was sealed with the key `{id}`, which is not given");
+            StoreError::with_kind(StoreErrorKind::UnknownKey, message)
+        })?;
         let mut sealed = BASE64_NOPAD.decode(sealed.as_bytes()).map_err(|_| unreadable("is damaged"))?;
         if sealed.len() < NONCE_LEN {
             return Err(unreadable("is cut off"));
