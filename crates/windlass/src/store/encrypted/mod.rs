@@ -16,7 +16,8 @@ use windlass_core::{
 
 pub use self::seal::{EncryptionKeyError, EncryptionKeys};
 use self::sealed_parts::{
-    open_decision, open_items, open_lines, open_output, seal_decision, seal_items, seal_lines, seal_output,
+    is_same_opened, open_decision, open_items, open_lines, open_output, seal_decision, seal_items,
+    seal_lines, seal_output,
 };
 use super::{
     DeltaStore, DerivedWrites, Durability, FollowerRegistry, HISTORY_ARTEFACT, JournalReader, Lease,
@@ -32,8 +33,8 @@ use crate::session::SessionStore;
 /// without the key sees ids, names of agents and tenants, times, statuses, sizes, and which values are equal.
 ///
 /// The journal's hash chain and the MACs are of the records themselves, so they hold as before; a run that is exported is
-/// not encrypted. Values that were written before the store was encrypted are read as they are. A key is rotated by adding
-/// one ([`EncryptionKeys::from_text`]): values of earlier keys stay readable as long as those are given.
+/// not encrypted. Values that were written before the store was encrypted are read as they are. A key is rotated in
+/// two steps ([`EncryptionKeys::from_text`]): values of earlier keys stay readable as long as those are given.
 /// [`migrate_store`](super::migrate_store) to a new store seals everything with the current key.
 pub struct EncryptedStore {
     inner: Arc<dyn RunQueue>,
@@ -260,7 +261,20 @@ impl StoreWrapper for EncryptedStore {
         record_count: u64,
     ) -> StoreFuture<'a, ()> {
         Box::pin(async move {
-            self.inner.post_decision(run, seal_decision(&self.keys, run, posted)?, record_count).await
+            let known = self.inner.posted_decisions(run).await?.into_iter();
+            let known = known
+                .filter(|known| known.path == posted.path && known.attempt == posted.attempt)
+                .find(|known| is_same_opened(&self.keys, run, known, &posted));
+            let sealed = match known {
+                // The same decision is sealed differently with another key. The store recognises it as it was sealed.
+                Some(known) => {
+                    let mut sealed = posted;
+                    sealed.decision.decision = known.decision.decision;
+                    sealed
+                }
+                None => seal_decision(&self.keys, run, posted)?,
+            };
+            self.inner.post_decision(run, sealed, record_count).await
         })
     }
 

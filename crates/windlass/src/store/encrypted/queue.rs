@@ -55,7 +55,17 @@ impl QueueWrapper for EncryptedStore {
         submission: &'a RunSubmission,
         now: Timestamp,
     ) -> StoreFuture<'a, SubmitResult> {
-        Box::pin(async move { self.inner.submit_run(&seal_submission(&self.keys, submission)?, now).await })
+        Box::pin(async move {
+            let submitted = self.inner.submit_run(&seal_submission(&self.keys, submission)?, now).await;
+            // The same submission is sealed differently with another key, so it is compared in clear.
+            if submitted.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::AlreadyExists)
+                && let Some(known) = self.inner.load_queued_run(&submission.run).await?
+                && self.open_queued(known)?.submission == *submission
+            {
+                return Ok(SubmitResult::AlreadySubmitted);
+            }
+            submitted
+        })
     }
 
     fn take_work<'a>(&'a self, request: &'a WorkRequest) -> StoreFuture<'a, TakenWork> {

@@ -235,6 +235,17 @@ pub(super) fn open_decision(
         | Decision::OutcomeUnknown => {}
     }
     Ok(posted)
+/// Returns true if a sealed decision opens as the one that is posted.
+pub(super) fn is_same_opened(
+    keys: &EncryptionKeys,
+    run: &RunId,
+    sealed: &PostedDecision,
+    posted: &PostedDecision,
+) -> bool {
+    let opened = open_decision(keys, run, sealed.clone());
+    opened.is_ok_and(|opened| opened.decision.decision == posted.decision.decision)
+}
+
 }
 
 fn submission_place(run: &RunId) -> String {
