@@ -5,7 +5,7 @@ use std::future::Future;
 use windlass_core::{
     decision::Decision,
     id::{AgentName, RunId, SessionId, Timestamp},
-    item::Item,
+    item::{ContentPart, Item, MediaSource, Message, Role},
     journal::{HashChain, JournalEntry, JournalRecord, RunStarted},
 };
 
@@ -187,7 +187,10 @@ async fn referenced_media_are_kept<S: Store>(check: StoreCheck, store: S) {
         check.expect_ok("media", store.save_artefact(&lease, name, b"AAAA").await);
     }
     let mut started = RunStarted::new("fork".into(), "agent".into());
-    started.input = vec![Item::user(format!("windlass-media:run/{shown}")).into()];
+    let url = Some(format!("artefact:run/{shown}"));
+    let mut message = Message::new(Role::User, "look");
+    message.content.push(ContentPart::Image(MediaSource { url, ..MediaSource::default() }));
+    started.input = vec![Item::Message(message).into()];
     let entry = JournalEntry::RunStarted(started.into());
     let record = JournalRecord { seq: 0, at: Timestamp(1), path: Vec::new(), entry };
     let line = HashChain::default().append(&record);

@@ -9,10 +9,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use windlass_core::{
+    canonical::Digest,
     decision::Decision,
     id::RunId,
     item::{Item, OpaqueItem, OutputContent},
-    journal::JournalLine,
+    journal::{JournalLine, stored_media_urls},
 };
 
 use super::seal::EncryptionKeys;
@@ -23,8 +24,6 @@ use crate::store::query::{StartSession, end_of_run, session_of_first_line};
 
 /// Kind of an item that is sealed.
 const SEALED_KIND: &str = "windlass_sealed";
-/// Length of the name of a medium: a digest in hex.
-const MEDIA_NAME_LEN: usize = 64;
 
 fn corrupt(what: &str) -> StoreError {
     StoreError::with_kind(StoreErrorKind::Corrupt, format!("{what} cannot be read after it was decrypted"))
@@ -39,14 +38,13 @@ fn from_text<T: DeserializeOwned>(text: &str, what: &str) -> Result<T, StoreErro
     serde_json::from_str(text).map_err(|_| corrupt(what))
 }
 
-/// Returns the references to media in a text: a slash and the name.
+/// Returns the references to stored media in the JSON text of a record or an item: a slash and the name. Nothing else that
+/// looks like a name leaves the seal.
 fn media_references(text: &str) -> Vec<String> {
-    let mut found: Vec<String> = text
-        .match_indices('/')
-        .filter_map(|(at, _)| text.get(at..=at + MEDIA_NAME_LEN))
-        .filter(|reference| reference[1..].bytes().all(|one| one.is_ascii_hexdigit()))
-        .map(str::to_owned)
-        .collect();
+    let urls = stored_media_urls(text);
+    let names = urls.iter().filter_map(|url| url.rsplit_once('/')).map(|(_, name)| name);
+    let names = names.filter(|name| name.parse::<Digest>().is_ok());
+    let mut found: Vec<String> = names.map(|name| format!("/{name}")).collect();
     found.sort_unstable();
     found.dedup();
     found
@@ -235,6 +233,8 @@ pub(super) fn open_decision(
         | Decision::OutcomeUnknown => {}
     }
     Ok(posted)
+}
+
 /// Returns true if a sealed decision opens as the one that is posted.
 pub(super) fn is_same_opened(
     keys: &EncryptionKeys,
@@ -244,8 +244,6 @@ pub(super) fn is_same_opened(
 ) -> bool {
     let opened = open_decision(keys, run, sealed.clone());
     opened.is_ok_and(|opened| opened.decision.decision == posted.decision.decision)
-}
-
 }
 
 fn submission_place(run: &RunId) -> String {
@@ -291,5 +289,23 @@ pub(super) fn open_order(
             Ok(QueueOrder::AddInput { items: open_items(keys, &submission_place(run), items)? })
         }
         QueueOrder::Cancel | QueueOrder::HandOver => Ok(order),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_references_to_media_leave_the_seal() {
+        let digest = Digest::of_text("a picture").to_string();
+        let shown = json!({ "type": "image", "url": format!("artefact:a \"run/{digest}") });
+        assert_eq!(media_references(&shown.to_string()), [format!("/{digest}")]);
+        let linked = json!({ "url": format!("https://host/reset/{digest}"), "path": format!("a/{digest}") });
+        assert_eq!(media_references(&linked.to_string()), [""; 0]);
+        let said = json!({ "text": shown.to_string() });
+        assert_eq!(media_references(&said.to_string()), [""; 0]);
+        let long = json!({ "url": "artefact:run/call-1" });
+        assert_eq!(media_references(&long.to_string()), [""; 0]);
     }
 }
