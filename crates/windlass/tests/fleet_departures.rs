@@ -12,10 +12,10 @@ use windlass::core::id::{RunId, Timestamp};
 use windlass::error::StoreError;
 use windlass::fleet::{
     AgentRegistry, QueueOrder, QueueWrapper, QueuedRun, QueuedState, RunDeparture, RunQueue, RunSubmission,
-    SegmentLimit, Worker,
+    SegmentLimit, TakenWork, WorkRequest, Worker,
 };
 use windlass::prelude::*;
-use windlass::store::{MemoryStore, RunQuery, RunStatus, Store, StoreFuture, StoreWrapper};
+use windlass::store::{MemoryStore, RunQuery, RunStatus, Store, StoreFuture, StoreWrapper, StoredLease};
 
 /// Longest time that a test waits for a condition.
 const PATIENCE: Duration = Duration::from_secs(3_600);
@@ -223,4 +223,46 @@ async fn a_handed_over_run_goes_on_elsewhere() {
     let second = second.await.expect("it ends").expect("it works");
     assert_eq!((first.left, first.ended, second.ended), (1, 0, 2));
     assert_eq!(started.load(Ordering::SeqCst), 2);
+}
+
+/// A queue in a database that has stopped to answer.
+#[derive(Default)]
+struct DeadDatabase {
+    inner: MemoryStore,
+    asked: AtomicU32,
+}
+
+impl StoreWrapper for DeadDatabase {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+}
+
+impl QueueWrapper for DeadDatabase {
+    fn inner_queue(&self) -> &dyn RunQueue {
+        &self.inner
+    }
+
+    fn take_work<'a>(&'a self, _: &'a WorkRequest) -> StoreFuture<'a, TakenWork> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        Box::pin(std::future::pending())
+    }
+
+    fn retire_worker<'a>(&'a self, _: &'a str, _: Option<&'a StoredLease>) -> StoreFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_stops_although_the_store_does_not_answer() {
+    let queue = Arc::new(DeadDatabase::default());
+    let worker =
+        Worker::new(queue.clone(), AgentRegistry::from(stepping_agent(SlowBody::default().tool(), 1)));
+    let worker = worker.lease_duration(PATIENCE * 10);
+    let stop = worker.stop_handle();
+    let working = tokio::spawn(worker.run());
+    wait_until_started(&queue.asked, 1).await;
+    stop.drain();
+    let stopped = tokio::time::timeout(PATIENCE, working).await.expect("it stops in time");
+    stopped.expect("it ends").expect("it works");
 }

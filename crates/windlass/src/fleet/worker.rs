@@ -38,6 +38,8 @@ const DEFAULT_PROVIDER_ATTEMPTS: u32 = 3;
 const SCHEDULE_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of times that the delay between two attempts to register a worker again doubles.
 const MAX_REGISTRATION_DOUBLINGS: u32 = 6;
+/// Longest time that a worker which stops waits for the store to retire it. Without it, the worker's lease expires.
+const RETIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of attempts to end a segment while the store fails.
 const MAX_LEAVE_ATTEMPTS: u32 = 5;
 
@@ -413,22 +415,29 @@ impl<C: Send + Sync + 'static> Worker<C> {
         let mut calendar = RegularCheck::default();
         let mut active = ActiveSegments::default();
         while !self.stop.token.is_cancelled() && !pulse.is_lost() {
-            if others.check.is_due(self.settings.lease_duration / 8) {
-                others.retire_abandoned(&*self.queue, pulse.name()).await;
+            if others.check.is_due(self.settings.lease_duration / 8)
+                && self.run_until_stopped(others.retire_abandoned(&*self.queue, pulse.name())).await.is_none()
+            {
+                break;
             }
             if !active.by_run.is_empty() {
                 look_for_followers(&self.queue);
             }
-            if calendar.is_due(SCHEDULE_INTERVAL)
-                && let Err(error) = fire_schedules(&*self.queue, wall_clock_now()).await
-            {
-                tracing::warn!(worker = %pulse.name(), %error, "the schedules could not be fired");
+            if calendar.is_due(SCHEDULE_INTERVAL) {
+                match self.run_until_stopped(fire_schedules(&*self.queue, wall_clock_now())).await {
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => {
+                        tracing::warn!(worker = %pulse.name(), %error, "the schedules could not be fired");
+                    }
+                    None => break,
+                }
             }
             let free = self.concurrency.saturating_sub(active.by_run.len());
             let limit = if inbox.is_some() { 0 } else { free };
             // Before the request: a run that becomes ready during it is not missed.
             let mut hint = self.queue.wait_for_work();
-            let taken = self.take_work(pulse.name(), &mut active, limit, None).await;
+            let taken = self.run_until_stopped(self.take_work(pulse.name(), &mut active, limit, None)).await;
+            let Some(taken) = taken else { break };
             let is_empty = taken.as_ref().is_ok_and(|work| work.runs.is_empty());
             match taken {
                 Ok(work) => self.begin_segments(&mut active, &pulse, work),
@@ -438,10 +447,11 @@ impl<C: Send + Sync + 'static> Worker<C> {
                     tracing::warn!(worker = %pulse.name(), %error, "no work could be taken");
                 }
             }
-            if let Some(inbox) = inbox
-                && self.take_dispatched(inbox, &mut active, &pulse).await == WorkEnd::Retired
-            {
-                break;
+            if let Some(inbox) = inbox {
+                match self.run_until_stopped(self.take_dispatched(inbox, &mut active, &pulse)).await {
+                    Some(WorkEnd::Stopped) => {}
+                    Some(WorkEnd::Retired) | None => break,
+                }
             }
             if is_empty && active.is_idle() && idle == IdlePolicy::Stop {
                 self.queue.retire_worker(pulse.name(), None).await.ok();
@@ -475,14 +485,30 @@ impl<C: Send + Sync + 'static> Worker<C> {
         while let Some(ended) = active.tasks.join_next_with_id().await {
             self.note_end(ended, &mut active, report, inbox).await;
         }
-        if let Err(error) = self.queue.retire_worker(pulse.name(), None).await {
-            tracing::warn!(worker = %pulse.name(), %error, "the worker could not be retired");
+        match tokio::time::timeout(RETIRE_TIMEOUT, self.queue.retire_worker(pulse.name(), None)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(worker = %pulse.name(), %error, "the worker could not be retired");
+            }
+            Err(_) => {
+                tracing::warn!(worker = %pulse.name(), "the store does not answer, so the lease expires")
+            }
         }
         if !is_retired {
             return WorkEnd::Stopped;
         }
         self.metrics.note_retirement();
         WorkEnd::Retired
+    }
+
+    /// Awaits a request to the store. Returns `None` if the worker is told to drain first: a store that does not answer does
+    /// not hold it up. Runs that such a request has taken are freed when the worker is retired.
+    async fn run_until_stopped<T>(&self, request: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.stop.token.cancelled() => None,
+            result = request => Some(result),
+        }
     }
 
     /// Takes the runs that the engine has asked for, as long as there is room. Returns `Retired` if the worker was retired.
