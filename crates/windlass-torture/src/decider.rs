@@ -22,7 +22,7 @@ use windlass_sim::SimRng;
 use crate::decision_log::{DecisionLine, DecisionStage, LoggedDecision, log_decision};
 use crate::deployment::WorkerBuild;
 use crate::files::{RoundFolder, append_line};
-use crate::order::RunOrder;
+use crate::order::{OrderedInput, RunOrder};
 use crate::outside::OutsideWorld;
 use crate::plant::{PlantedBug, ProcessStore};
 use crate::tools::success_text;
@@ -216,8 +216,18 @@ impl Decider {
             }
             _ => QueueOrder::HandOver,
         };
-        match queue.post_order(&RunId::new(order.run.as_str()), &given).await {
-            Ok(_) => *posted += 1,
+        let run = RunId::new(order.run.as_str());
+        match queue.post_order(&run, &given).await {
+            Ok(number) => {
+                *posted += 1;
+                if let QueueOrder::AddInput { .. } = given
+                    && let Ok(Some(lease)) = queue.load_lease(&run).await
+                {
+                    let input = OrderedInput { run: order.run.clone(), order: number, epoch: lease.epoch };
+                    append_line(&self.settings.folder.ordered_inputs(), &input)
+                        .map_err(|error| error.to_string())?;
+                }
+            }
             // Nobody has submitted it yet.
             Err(error) if error.kind() == StoreErrorKind::RunNotFound => {}
             Err(error) => return Err(error.to_string()),

@@ -60,6 +60,11 @@ impl RoundFolder {
         self.path.join("ended.jsonl")
     }
 
+    /// Returns the file of the input that the decider ordered while a driver had the run.
+    pub fn ordered_inputs(&self) -> PathBuf {
+        self.path.join("ordered_inputs.jsonl")
+    }
+
     /// Returns the decider's log.
     pub fn decisions(&self) -> PathBuf {
         self.path.join("decisions.jsonl")

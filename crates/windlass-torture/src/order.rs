@@ -19,6 +19,17 @@ pub struct RunOrder {
     pub is_cancelled: bool,
 }
 
+/// Input that was ordered for a run while a driver had it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderedInput {
+    /// Id of the run.
+    pub run: String,
+    /// Number of the order.
+    pub order: u64,
+    /// Epoch of the driver that had the run after the order was posted.
+    pub epoch: u64,
+}
+
 /// A call that the model of a run makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptedCall {

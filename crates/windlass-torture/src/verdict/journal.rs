@@ -44,6 +44,10 @@ pub(super) struct RunJournal {
     pub(super) is_cancelled: bool,
     /// The number of times that the journal has the input of each order, by the number of the order.
     pub(super) added_inputs: BTreeMap<u64, u64>,
+    /// Epoch of the last driver that started a call; 0 if none has.
+    pub(super) last_epoch: u64,
+    /// Epoch of the last driver that started a call before the last response of the root agent's model.
+    pub(super) responded_epoch: u64,
 }
 
 impl RunJournal {
@@ -59,6 +63,9 @@ impl RunJournal {
         let path = |call: &windlass::core::id::CallId| CallPath::new(&record.path, call.clone()).to_string();
         match &record.entry {
             JournalEntry::ModelResponded(response) => {
+                if record.path.is_empty() {
+                    self.responded_epoch = self.last_epoch;
+                }
                 for item in &response.items {
                     let Item::Call(call) = &**item else { continue };
                     let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
@@ -72,6 +79,7 @@ impl RunJournal {
                 }
             }
             JournalEntry::CallStarted(started) => {
+                self.last_epoch = self.last_epoch.max(started.epoch);
                 let call = self.calls.entry(path(&started.call)).or_default();
                 if call.keys.is_empty() {
                     call.first_epoch = started.epoch;

@@ -2,6 +2,7 @@
 
 mod decisions;
 mod effects;
+mod inputs;
 mod journal;
 mod sessions;
 mod transfers;
@@ -36,7 +37,8 @@ pub struct TortureVerdict {
     pub added_inputs: u64,
     /// Number of effects that happened twice, or under a key that is not theirs.
     pub twice: u64,
-    /// Number of calls that succeeded in the journal and have no effect in the outside world.
+    /// Number of calls that succeeded in the journal and have no effect in the outside world, and of inputs that were ordered
+    /// and are not in the journal.
     pub lost: u64,
     /// Number of messages, calls and outputs that a session lacks, has twice, or has in the wrong place.
     pub forgotten: u64,
@@ -122,6 +124,7 @@ pub async fn check_round(folder: &RoundFolder, world: &OutsideWorld) -> Result<T
     }
     let standing = load_standing(folder).map_err(|error| said(&error))?;
     effects::check_effects(&evidence, world, &mut verdict).map_err(|error| said(&error))?;
+    inputs::check_inputs(&evidence, folder, &mut verdict).map_err(|error| said(&error))?;
     transfers::check_transfers(&evidence, world, &mut verdict).map_err(|error| said(&error))?;
     decisions::check_decisions(&evidence, world, &standing, &mut verdict).map_err(|error| said(&error))?;
     sessions::check_sessions(&evidence, &*sessions, world, &standing, &mut verdict).await?;
