@@ -6,7 +6,8 @@ use super::{RoundEvidence, TortureVerdict, report_violation};
 use crate::files::{RoundFolder, read_lines};
 use crate::order::OrderedInput;
 
-/// Checks that every ordered input is in the journal of its run, unless the run may have ended before a driver knew of it.
+/// Checks that every ordered input is in the journal of its run, unless the run may have ended before a driver knew of
+/// it.
 pub(super) fn check_inputs(
     evidence: &RoundEvidence,
     folder: &RoundFolder,
@@ -23,8 +24,8 @@ pub(super) fn check_inputs(
 
 /// Returns true if a driver that knew of the order has got a response from the model, and the journal lacks the input.
 ///
-/// The next driver may have been given the run before the order was posted. The one after it was given the run after the
-/// next one had left it. A fork has the epochs of its origin in its journal, and proves nothing.
+/// The next driver may have been given the run before the order was posted. The one after it was given the run after
+/// the next one had left it. A fork has the epochs of its origin in its journal, and proves nothing.
 fn is_missing(evidence: &RoundEvidence, input: &OrderedInput) -> bool {
     let is_fork = evidence.orders.get(&input.run).is_none_or(|order| order.fork_of.is_some());
     let Some(journal) = evidence.journals.get(&input.run).filter(|_| !is_fork) else { return false };

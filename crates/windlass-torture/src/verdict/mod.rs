@@ -37,8 +37,8 @@ pub struct TortureVerdict {
     pub added_inputs: u64,
     /// Number of effects that happened twice, or under a key that is not theirs.
     pub twice: u64,
-    /// Number of calls that succeeded in the journal and have no effect in the outside world, and of inputs that were ordered
-    /// and are not in the journal.
+    /// Number of calls that succeeded in the journal and have no effect in the outside world, and of inputs that were
+    /// ordered and are not in the journal.
     pub lost: u64,
     /// Number of messages, calls and outputs that a session lacks, has twice, or has in the wrong place.
     pub forgotten: u64,

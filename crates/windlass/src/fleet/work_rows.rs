@@ -1,7 +1,8 @@
 //! The rows that a request for work has found, of which some may be unreadable.
 //!
-//! Invariant: a value that cannot be read costs its run and no other. The worker does not get the run, and of the orders of a
-//! run that it drives it gets none that follow the unreadable one, so that none of them counts as carried out.
+//! Invariant: a value that cannot be read costs its run and no other. The worker does not get the run, and of the
+//! orders of a run that it drives it gets none that follow the unreadable one, so that none of them counts as carried
+//! out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,8 +30,8 @@ pub struct UnreadableRun {
 }
 
 impl WorkRows {
-    /// Splits the rows into the work that the worker gets and the taken runs that it does not get. A run that is cancelled
-    /// needs no other order, so it is taken without them.
+    /// Splits the rows into the work that the worker gets and the taken runs that it does not get. A run that is
+    /// cancelled needs no other order, so it is taken without them.
     pub fn split(self) -> (TakenWork, Vec<UnreadableRun>) {
         let Self { runs, orders } = self;
         let mut cancelled = BTreeSet::new();

@@ -501,8 +501,8 @@ impl<C: Send + Sync + 'static> Worker<C> {
         WorkEnd::Retired
     }
 
-    /// Awaits a request to the store. Returns `None` if the worker is told to drain first: a store that does not answer does
-    /// not hold it up. Runs that such a request has taken are freed when the worker is retired.
+    /// Awaits a request to the store. Returns `None` if the worker is told to drain first: a store that does not answer
+    /// does not hold it up. Runs that such a request has taken are freed when the worker is retired.
     async fn run_until_stopped<T>(&self, request: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;

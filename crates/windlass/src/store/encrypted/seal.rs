@@ -84,11 +84,12 @@ impl EncryptionKey {
 
 impl EncryptionKeys {
     /// Reads keys from their text: the line `windlass encryption keys 1`, then a key of 64 hex digits on each line. The last
-    /// one is the current key, and the others open what they have sealed. Empty lines, and those that begin with `#`, are
+    /// one is the current key, and the others open what they have sealed. Empty lines, and those that begin with `#`,
+    /// are
     /// ignored.
     ///
-    /// A key is rotated in two steps, so that no process meets a value whose key it does not have: add the new key before
-    /// the last one in every process, and then make it the last one.
+    /// A key is rotated in two steps, so that no process meets a value whose key it does not have: add the new key
+    /// before the last one in every process, and then make it the last one.
     ///
     /// # Errors
     ///

@@ -38,8 +38,8 @@ fn from_text<T: DeserializeOwned>(text: &str, what: &str) -> Result<T, StoreErro
     serde_json::from_str(text).map_err(|_| corrupt(what))
 }
 
-/// Returns the references to stored media in the JSON text of a record or an item: a slash and the name. Nothing else that
-/// looks like a name leaves the seal.
+/// Returns the references to stored media in the JSON text of a record or an item: a slash and the name. Nothing else
+/// that looks like a name leaves the seal.
 fn media_references(text: &str) -> Vec<String> {
     let urls = stored_media_urls(text);
     let names = urls.iter().filter_map(|url| url.rsplit_once('/')).map(|(_, name)| name);
