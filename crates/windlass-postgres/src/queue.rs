@@ -536,12 +536,16 @@ pub(crate) async fn forget_run(db: &DbConnection, run: &RunId) -> Result<(), PgE
     Ok(())
 }
 
-const QUEUED_COLUMNS: &str = "body, state, wake, worker, attempt, reason";
+const QUEUED_COLUMNS: &str =
+    "body, state, wake, worker, attempt, reason, run, agent, tenant, priority, max_attempts";
 
 pub(crate) async fn load_queued_run(db: &DbConnection, run: &RunId) -> Result<Option<QueuedRun>, PgError> {
     let select = format!("SELECT {QUEUED_COLUMNS} FROM @queue WHERE run = $1");
     match db.row(&select, &[run.as_str().into()]).await? {
-        Some(row) => Ok(read_queued_runs(db, &[row]).await?.pop()),
+        Some(row) => {
+            let queued = read_queued_run(&row, from_json(row.try_get(0)?)?)?;
+            Ok(load_refusals(db, vec![queued]).await?.pop())
+        }
         None => Ok(None),
     }
 }
@@ -556,12 +560,31 @@ pub(crate) async fn list_queued_runs(
         ORDER BY run LIMIT $2"
     );
     let rows = db.rows(&select, &[after.map(RunId::as_str).into(), limit.into()]).await?;
-    read_queued_runs(db, &rows).await
+    let read = |row: &Row| match separate_damage(from_json(row.try_get(0)?))? {
+        Ok(submission) => read_queued_run(row, submission),
+        Err(error) => {
+            let queued = read_queued_run(row, read_submission_columns(row)?)?;
+            let reason = queued.reason.or_else(|| Some(error.to_string()));
+            Ok(QueuedRun { reason, ..queued })
+        }
+    };
+    let runs = rows.iter().map(read).collect::<Result<Vec<_>, PgError>>()?;
+    load_refusals(db, runs).await
 }
 
-/// Reads queued runs, and who has declined them, with one query for all.
-async fn read_queued_runs(db: &DbConnection, rows: &[Row]) -> Result<Vec<QueuedRun>, PgError> {
-    let mut runs = rows.iter().map(read_queued_run).collect::<Result<Vec<_>, _>>()?;
+/// Reads a submission without its input from the columns after the first six.
+fn read_submission_columns(row: &Row) -> Result<RunSubmission, PgError> {
+    Ok(RunSubmission {
+        tenant: row.try_get(8)?,
+        priority: i32::try_from(row.try_get::<_, i64>(9)?).unwrap_or_default(),
+        max_attempts: read_attempt(row, 10)?,
+        input: Vec::new(),
+        ..RunSubmission::new(row.try_get::<_, String>(6)?, row.try_get::<_, String>(7)?, "")
+    })
+}
+
+/// Loads who has declined the runs, with one query for all.
+async fn load_refusals(db: &DbConnection, mut runs: Vec<QueuedRun>) -> Result<Vec<QueuedRun>, PgError> {
     let names = runs.iter().map(|run| run.submission.run.as_str().to_owned()).collect();
     let select = "SELECT run, build, reason FROM @queue_refusals WHERE run = ANY($1) ORDER BY run, build";
     for row in db.rows(select, &[SqlValue::Texts(names)]).await? {
@@ -573,8 +596,7 @@ async fn read_queued_runs(db: &DbConnection, rows: &[Row]) -> Result<Vec<QueuedR
     Ok(runs)
 }
 
-fn read_queued_run(row: &Row) -> Result<QueuedRun, PgError> {
-    let submission: RunSubmission = from_json(row.try_get(0)?)?;
+fn read_queued_run(row: &Row, submission: RunSubmission) -> Result<QueuedRun, PgError> {
     let wake = row.try_get::<_, Option<i64>>(2)?.map(from_time);
     let state = match row.try_get::<_, String>(1)?.as_str() {
         "ready" => QueuedState::Ready,

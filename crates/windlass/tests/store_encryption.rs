@@ -235,6 +235,11 @@ async fn a_worker_leaves_what_it_cannot_open_to_those_who_have_the_key() {
     both.post_order(&"ordered".into(), &input).await.expect("ordered");
     let report = work(old).await;
     assert_eq!((report.ended, report.parked, report.failed), (1, 1, 0), "{report:?}");
+    let listed = old.list_queued_runs(None, 9).await.expect("listed");
+    let new = listed.iter().find(|queued| queued.submission.run.as_str() == "new").expect("it is listed");
+    assert!(new.submission.input.is_empty());
+    let reason = new.reason.as_deref().unwrap_or_default();
+    assert!(reason.contains("which is not given"), "{reason}");
     for run in ["new", "ordered"] {
         let (state, attempt) = processes.state(run).await;
         assert!(matches!(state, QueuedState::Waiting { .. }), "{run}: {state:?}");
@@ -301,8 +306,14 @@ async fn a_damaged_row_of_the_queue_is_a_dead_letter() {
     db.execute("UPDATE queue SET body = '{' WHERE run = '1-damaged'", []).expect("damaged");
     db.execute("UPDATE queue_orders SET body = '{' WHERE number <= 2", []).expect("damaged");
     drop(db);
-    let report = work(&open(&path, &[FIRST])).await;
+    let store = open(&path, &[FIRST]);
+    let report = work(&store).await;
     assert_eq!((report.ended, report.failed), (2, 0), "{report:?}");
+    let listed = store.list_queued_runs(None, 9).await.expect("listed");
+    let inputs = listed.iter().map(|queued| (queued.submission.run.as_str(), queued.submission.input.len()));
+    assert_eq!(inputs.collect::<Vec<_>>(), [("1-damaged", 0), ("2-ordered", 1)]);
+    assert!(listed.iter().all(|queued| queued.state == QueuedState::DeadLetter), "{listed:?}");
+    drop(store);
     let db = rusqlite::Connection::open(&path).expect("opens");
     let mut select = db.prepare("SELECT state, reason FROM queue ORDER BY run").expect("a statement");
     let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).expect("read");

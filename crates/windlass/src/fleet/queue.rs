@@ -139,7 +139,8 @@ pub trait RunQueue: Store {
     /// Loads the state of a submitted run in the queue.
     fn load_queued_run<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<QueuedRun>>;
 
-    /// Lists at most `limit` submitted runs that have not ended and come after `after`, by their id.
+    /// Lists at most `limit` submitted runs that have not ended and come after `after`, by their id. A run whose submission
+    /// cannot be read is listed without its input, and with the error as its reason unless it has one.
     fn list_queued_runs<'a>(
         &'a self,
         after: Option<&'a RunId>,

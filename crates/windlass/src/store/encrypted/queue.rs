@@ -40,6 +40,18 @@ impl EncryptedStore {
         }
     }
 
+    /// Opens a run of a list. One that cannot be opened has no input, and the error as its reason.
+    fn open_listed(&self, queued: QueuedRun) -> QueuedRun {
+        match open_submission(&self.keys, queued.submission.clone()) {
+            Ok(submission) => QueuedRun { submission, ..queued },
+            Err(error) => {
+                let submission = RunSubmission { input: Vec::new(), ..queued.submission };
+                let reason = queued.reason.or_else(|| Some(error.to_string()));
+                QueuedRun { submission, reason, ..queued }
+            }
+        }
+    }
+
     fn open_queued(&self, queued: QueuedRun) -> Result<QueuedRun, StoreError> {
         Ok(QueuedRun { submission: open_submission(&self.keys, queued.submission)?, ..queued })
     }
@@ -115,7 +127,7 @@ impl QueueWrapper for EncryptedStore {
     ) -> StoreFuture<'a, Vec<QueuedRun>> {
         Box::pin(async move {
             let queued = self.inner.list_queued_runs(after, limit).await?;
-            queued.into_iter().map(|queued| self.open_queued(queued)).collect()
+            Ok(queued.into_iter().map(|queued| self.open_listed(queued)).collect())
         })
     }
 

@@ -574,7 +574,7 @@ pub(super) fn load_queued_run(db: &Connection, run: &RunId) -> Result<Option<Que
     let select = "SELECT hash, body, state, wake, worker, attempt, reason FROM queue WHERE run = ?1";
     let mut select = db.prepare_cached(select)?;
     let mut rows = select.query([run.as_str()])?;
-    rows.next()?.map(|row| read_queued_run(db, row)).transpose()
+    rows.next()?.map(|row| read_queued_run(db, row, read_submission(row)?)).transpose()
 }
 
 pub(super) fn list_queued_runs(
@@ -583,20 +583,45 @@ pub(super) fn list_queued_runs(
     limit: u32,
 ) -> Result<Vec<QueuedRun>, SqliteError> {
     // The empty name comes before all others.
-    let select = "SELECT hash, body, state, wake, worker, attempt, reason FROM queue
-        WHERE run > ?1 AND state != 'ended' ORDER BY run LIMIT ?2";
+    let select =
+        "SELECT hash, body, state, wake, worker, attempt, reason, run, agent, tenant, priority, max_attempts
+        FROM queue WHERE run > ?1 AND state != 'ended' ORDER BY run LIMIT ?2";
     let mut select = db.prepare_cached(select)?;
     let mut rows = select.query(params![after.map_or("", RunId::as_str), limit])?;
     let mut runs = Vec::new();
     while let Some(row) = rows.next()? {
-        runs.push(read_queued_run(db, row)?);
+        runs.push(match separate_damage(read_submission(row))? {
+            Ok(submission) => read_queued_run(db, row, submission)?,
+            Err(error) => {
+                let queued = read_queued_run(db, row, read_submission_columns(row)?)?;
+                let reason = queued.reason.or_else(|| Some(error.to_string()));
+                QueuedRun { reason, ..queued }
+            }
+        });
     }
     Ok(runs)
 }
 
-fn read_queued_run(db: &Connection, row: &Row<'_>) -> Result<QueuedRun, SqliteError> {
-    let submission: RunSubmission =
-        from_json_text(&verify_checksum(&row.get(0)?, row.get::<_, String>(1)?)?)?;
+fn read_submission(row: &Row<'_>) -> Result<RunSubmission, SqliteError> {
+    from_json_text(&verify_checksum(&row.get(0)?, row.get::<_, String>(1)?)?)
+}
+
+/// Reads a submission without its input from the columns after the first seven.
+fn read_submission_columns(row: &Row<'_>) -> Result<RunSubmission, SqliteError> {
+    Ok(RunSubmission {
+        tenant: row.get(9)?,
+        priority: row.get(10)?,
+        max_attempts: row.get(11)?,
+        input: Vec::new(),
+        ..RunSubmission::new(row.get::<_, String>(7)?, row.get::<_, String>(8)?, "")
+    })
+}
+
+fn read_queued_run(
+    db: &Connection,
+    row: &Row<'_>,
+    submission: RunSubmission,
+) -> Result<QueuedRun, SqliteError> {
     let wake = row.get::<_, Option<i64>>(3)?.map(from_sql_time);
     let state = match row.get::<_, String>(2)?.as_str() {
         "ready" => QueuedState::Ready,
