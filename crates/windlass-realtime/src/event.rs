@@ -272,6 +272,15 @@ pub enum RealtimeError {
         /// Id of the response.
         response: ResponseId,
     },
+    /// The connection was lost before the provider began to answer the user's speech, and there is no transcript that could
+    /// be sent again. The user has to repeat it.
+    #[error(
+        "the user's speech `{item}` was lost with the connection before it was answered; it has no transcript"
+    )]
+    SpeechLost {
+        /// The item of the speech.
+        item: ItemId,
+    },
     /// The provider rejected the output of a call. The session keeps the output and sends it again a few times, and
     /// when the application calls `resend_outputs` or the session reconnects; the call does not run again.
     #[error(

@@ -264,6 +264,8 @@ pub(crate) struct RealtimeMachine {
     /// The result of the first configuration.
     ready_result: Option<Result<(), String>>,
     user_speech: UserSpeech,
+    /// The speech of the user that the provider answers by itself and has not begun to answer.
+    unanswered_speech: Option<ItemId>,
     /// The end of the user's speech, or the time of the last response request.
     response_requested_at: Option<Duration>,
     /// The user's items since the last response that made calls.
@@ -320,6 +322,7 @@ impl RealtimeMachine {
             unconfirmed_items: BTreeMap::new(),
             ready_result: None,
             user_speech: UserSpeech::default(),
+            unanswered_speech: None,
             response_requested_at: None,
             items_since_calls: Vec::new(),
             follow_ups: 0,
@@ -441,6 +444,7 @@ impl RealtimeMachine {
             let message = "the connection was lost each time".to_owned();
             self.emit_error(RealtimeError::ResponseAbandoned { attempts, message });
         }
+        self.demand_answer_to_lost_speech();
         self.end_side_responses();
     }
 
@@ -609,7 +613,7 @@ fn command_id(number: u64) -> CommandId {
 
 impl RealtimeItem {
     /// Returns true if the item can be sent to the model again.
-    fn is_sendable(&self) -> bool {
+    pub(super) fn is_sendable(&self) -> bool {
         use crate::history::{RealtimeContentPart, RealtimeItemKind};
         match &self.kind {
             RealtimeItemKind::Message { parts, .. } => parts.iter().any(|part| match part {

@@ -71,6 +71,7 @@ impl RealtimeMachine {
             }
             RealtimeModelEvent::AudioCommitted { item, after } => {
                 self.user_speech.end();
+                self.record_committed_speech(&item);
                 self.add_user_speech(&item, after.as_ref());
             }
             RealtimeModelEvent::AudioCleared => self.user_speech.end(),

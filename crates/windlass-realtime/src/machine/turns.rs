@@ -139,6 +139,7 @@ impl RealtimeMachine {
             }
             return;
         }
+        self.unanswered_speech = None;
         if let Some(other) = self.scheduler.active_response().cloned() {
             // One response is active at a time, so the end event of the other one was lost.
             self.on_response_ended(&other, ResponseStatus::Unknown, None, Vec::new());
@@ -567,6 +568,7 @@ impl RealtimeMachine {
             metrics,
             end: Some(ResponseEnd { status, usage }),
             is_tripped,
+            interrupted_at,
             texts: words,
             complete_calls,
             late_calls,
@@ -582,11 +584,13 @@ impl RealtimeMachine {
             }
         }
         self.metrics.record_turn(&metrics, usage.as_ref());
-        // Calls that were complete when the end of the response was lost are made.
-        let is_whole = matches!(status, ResponseStatus::Completed | ResponseStatus::Unknown)
-            && !is_tripped
-            && !self.is_finishing()
-            && !self.is_ending;
+        // Calls that were complete when the end of the response was lost are made, unless somebody had stopped it.
+        let has_calls = match status {
+            ResponseStatus::Completed => true,
+            ResponseStatus::Unknown => interrupted_at.is_none(),
+            _ => false,
+        };
+        let is_whole = has_calls && !is_tripped && !self.is_finishing() && !self.is_ending;
         let permission = if is_whole { CallPermission::Allowed } else { CallPermission::Denied };
         let agent_name = agent.activation.name.clone();
         let tokens = usage.map(|usage| usage.total);

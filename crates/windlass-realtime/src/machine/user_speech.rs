@@ -1,10 +1,13 @@
 //! The user's speech, as the provider reports it. While the user speaks, no response is requested. Invariant: speech
-//! whose end is never reported holds a demanded response back for a bounded time, and the application is told.
+//! whose end is never reported holds a demanded response back for a bounded time, and the application is told. Speech that
+//! the provider has not begun to answer when the connection is lost is answered on the next one, or reported as lost.
 
 use std::time::Duration;
 
 use super::RealtimeMachine;
-use crate::event::RealtimeEvent;
+use crate::event::{RealtimeError, RealtimeEvent};
+use crate::history::RealtimeItem;
+use crate::id::ItemId;
 
 /// The state of the user's speech.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +61,28 @@ impl RealtimeMachine {
         let held = held_since.saturating_add(self.policy.speech_hold);
         let muted = last_audio.map(|last| held_since.max(last).saturating_add(MAX_AUDIO_PAUSE));
         [Some(longest), Some(held), muted].into_iter().flatten().min()
+    }
+
+    /// Records speech that the provider has, and that it answers by itself if it is configured so.
+    pub(super) fn record_committed_speech(&mut self, item: &ItemId) {
+        let settings = &self.current_agent.configuration.realtime_settings;
+        let is_answered_by_provider =
+            settings.turn_detection.server_actions().is_some_and(|server| server.create_response);
+        if is_answered_by_provider && !self.current_agent.answers_speech {
+            self.unanswered_speech = Some(item.clone());
+        }
+    }
+
+    /// Demands a response to speech that the provider had not begun to answer when the connection was lost. Without its
+    /// transcript the next connection does not get it.
+    pub(super) fn demand_answer_to_lost_speech(&mut self) {
+        let Some(item) = self.unanswered_speech.take() else { return };
+        match self.history.get(&item).map(RealtimeItem::is_sendable) {
+            Some(true) => self.scheduler.demand_response(self.now, Some(item)),
+            Some(false) => self.emit_error(RealtimeError::SpeechLost { item }),
+            // The application has deleted it.
+            None => {}
+        }
     }
 
     /// Ends speech that has lasted too long.

@@ -154,6 +154,7 @@ fn error_message(error: &mut RealtimeError) -> Option<&mut String> {
         RealtimeError::ResponseStalled { .. }
         | RealtimeError::ResponseNotStarted
         | RealtimeError::ResponseUnconfigured { .. }
+        | RealtimeError::SpeechLost { .. }
         | RealtimeError::CallIdReused { .. }
         | RealtimeError::CallLimitReached { .. } => None,
     }

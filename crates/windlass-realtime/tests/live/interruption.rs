@@ -1,5 +1,6 @@
 //! Interruptions: an interrupted model stops, and unheard speech is removed from the history.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use windlass::guardrail::{GuardrailVerdict, OutputGuardrail};
@@ -312,4 +313,32 @@ async fn a_slow_watcher_loses_the_oldest_speech_and_nothing_else() {
     };
     assert!(*dropped_audio > 0);
     assert!(session.metrics().await.expect("is there").dropped_output_chunks > 0);
+}
+
+/// Calls that wait for the end of their response are not made if somebody stops the response, whether its end is reported
+/// or not.
+#[tokio::test(start_paused = true)]
+async fn calls_of_a_stopped_response_do_not_run_if_its_end_is_lost() {
+    type Loss = fn() -> WireFault;
+    let losses: [Loss; 2] = [
+        || WireFault::drop_event(FaultTrigger::on_send("response.done")),
+        || WireFault::drop_connection(FaultTrigger::on_receive("response.cancel")),
+    ];
+    for (place, loss) in losses.into_iter().enumerate() {
+        let runs = Arc::default();
+        let reply = LoopbackReply::call("c1", "look", "{}").and_message(STORY).with_speed(1);
+        let server = loopback_server([reply]);
+        server.inject_fault(loss());
+        let agent = guide_agent().tools(counting_tool("look", &runs));
+        let builder = RealtimeSessionBuilder::new(agent, server.client_model()).max_concurrent_calls(1);
+        let (session, mut events) = start_session(builder).await;
+        session.send_text("Go").await.expect("is there");
+        events_until(&mut events, |event| matches!(event, RealtimeEvent::Audio(_))).await;
+        session.interrupt().await.expect("is there");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(run_count(&runs), 0, "{place}");
+        let history = session.history().await.expect("is there");
+        let output = history.call_output(&"c1".into()).map(|item| item.text()).unwrap_or_default();
+        assert!(output.contains("not made"), "{place}: {output}");
+    }
 }

@@ -8,12 +8,15 @@ use windlass::core::item::Role;
 use windlass::guardrail::{GuardrailVerdict, OutputGuardrail};
 use windlass::prelude::*;
 use windlass::store::MemoryStore;
+use windlass_realtime::audio::AudioFormat;
+use windlass_realtime::settings::{InputTranscription, RealtimeSettings, ServerVad, TurnDetection};
 use windlass_realtime::testing::{
-    FaultTrigger, LoopbackReply, LoopbackServer, WireFault, find_wire_violations,
+    FaultTrigger, LoopbackReply, LoopbackServer, WireFault, find_wire_violations, tone,
 };
 use windlass_realtime::{
     CloseReason, FolderJournal, GuardrailFollowUp, ItemId, MemoryJournal, RealtimeContentPart, RealtimeError,
-    RealtimeEvent, RealtimeItemKind, RealtimeSessionBuilder, ReconnectPolicy,
+    RealtimeEvent, RealtimeEvents, RealtimeItem, RealtimeItemKind, RealtimeSession, RealtimeSessionBuilder,
+    ReconnectPolicy,
 };
 
 use crate::support::*;
@@ -327,4 +330,55 @@ async fn two_processes_do_not_go_on_with_one_session() {
     first.send_text("And?").await.expect("is there");
     assert!(matches!(first.wait_closed().await.reason, CloseReason::JournalFailed(_)));
     assert!(!second.is_closed());
+}
+
+/// Connects a session whose server answers speech by itself, and speaks to it for a while.
+async fn speak(server: &LoopbackServer, has_transcripts: bool) -> (RealtimeSession, RealtimeEvents) {
+    let settings = RealtimeSettings {
+        turn_detection: TurnDetection::ServerVad(ServerVad::default()),
+        input_transcription: has_transcripts.then(InputTranscription::default),
+        ..RealtimeSettings::default()
+    };
+    let realtime = RealtimeSessionBuilder::new(guide_agent(), server.client_model()).settings(settings);
+    let (session, events) = start_session(realtime).await;
+    for audio in [tone(500), vec![0; 24 * 600]] {
+        for piece in audio.chunks(2400) {
+            session.send_audio(AudioFormat::Pcm24k.encode(piece)).expect("is there");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    (session, events)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spoken_question_is_answered_after_a_loss_before_its_answer_began() {
+    let server = loopback_server([]);
+    server.inject_fault(WireFault::drop_connection(FaultTrigger::on_send("response.created")));
+    let (session, mut events) = speak(&server, true).await;
+    events_until(&mut events, |event| matches!(event, RealtimeEvent::Reconnected { .. })).await;
+    turn_events(&mut events).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(server.client_events(Some("response.create")).len(), 1);
+    let history = session.history().await.expect("is there");
+    let said: Vec<String> = history.items().iter().map(RealtimeItem::text).collect();
+    let [asked, answered] = said.as_slice() else { panic!("{said:?}") };
+    assert!(asked.ends_with("ms of speech") && *answered == format!("You said: {asked}"), "{said:?}");
+    // The answer has begun, so a later loss demands nothing.
+    server.drop_connections();
+    events_until(&mut events, |event| matches!(event, RealtimeEvent::Reconnected { .. })).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(server.client_events(Some("response.create")).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn speech_that_cannot_be_sent_again_is_reported_as_lost() {
+    let server = loopback_server([]);
+    server.inject_fault(WireFault::drop_connection(FaultTrigger::on_send("response.created")));
+    let (_session, mut events) = speak(&server, false).await;
+    let is_lost =
+        |event: &RealtimeEvent| matches!(event, RealtimeEvent::Error(RealtimeError::SpeechLost { .. }));
+    events_until(&mut events, is_lost).await;
+    events_until(&mut events, |event| matches!(event, RealtimeEvent::Reconnected { .. })).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(server.client_events(Some("response.create")).len(), 0);
 }
