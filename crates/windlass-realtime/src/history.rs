@@ -354,6 +354,10 @@ fn merge_items(known: &RealtimeItem, new: RealtimeItem) -> RealtimeItem {
     };
     let status = match known.status {
         RealtimeItemStatus::Interrupted => RealtimeItemStatus::Interrupted,
+        // An announcement that comes late, or that is about a later item of the same id, opens nothing again.
+        RealtimeItemStatus::Completed if new.status == RealtimeItemStatus::InProgress => {
+            RealtimeItemStatus::Completed
+        }
         RealtimeItemStatus::InProgress | RealtimeItemStatus::Completed => new.status,
     };
     RealtimeItem {

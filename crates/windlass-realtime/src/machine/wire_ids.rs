@@ -1,9 +1,10 @@
 //! Ids of the provider, which are valid for one connection, and the ids of this session, which are unique. A provider
-//! may number its responses, items and calls from one again on each connection, and its calls in each response.
+//! may number its responses, items and calls from one again on each connection, and its items and calls in each response.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass::core::id::CallId;
+use windlass::core::item::Role;
 
 use super::RealtimeMachine;
 use crate::history::{RealtimeItem, RealtimeItemKind, RealtimeItemStatus};
@@ -15,12 +16,24 @@ use crate::model::{RealtimeCommandKind, RealtimeModelEvent};
 pub(super) struct WireIds {
     /// Session ids of the provider's responses.
     responses: BTreeMap<ResponseId, ResponseId>,
-    /// Session ids of the provider's items whose own ids were taken.
+    /// Session ids of the provider's items in its responses.
+    response_items: BTreeMap<(ItemId, ResponseId), ItemId>,
+    /// The newest item of each id of the provider.
+    newest_items: BTreeMap<ItemId, NewestItem>,
+    /// The provider's ids of the items that have another id in this session.
     renamed_items: BTreeMap<ItemId, ItemId>,
-    /// Items that the provider created on this connection.
+    /// Session ids of the items that the provider created on this connection.
     provider_items: BTreeSet<ItemId>,
     /// Items that the session sent on this connection.
     sent_items: BTreeSet<ItemId>,
+}
+
+/// The newest item that the provider created with an id.
+#[derive(Clone, Debug)]
+struct NewestItem {
+    name: ItemId,
+    /// The response that the item is known to belong to.
+    response: Option<ResponseId>,
 }
 
 /// Maximum number of responses whose ids are remembered on one connection.
@@ -35,7 +48,7 @@ impl RealtimeMachine {
                 *response = self.response_name(response);
                 for call in calls {
                     call.response = Some(response.clone());
-                    call.id = self.item_name(&call.id, Some(response));
+                    call.id = self.response_item_name(&call.id, response);
                 }
             }
             RealtimeModelEvent::AudioDelta { response, item, .. }
@@ -43,37 +56,35 @@ impl RealtimeMachine {
             | RealtimeModelEvent::OutputTextDelta { response, item, .. }
             | RealtimeModelEvent::OutputTextEnded { response, item, .. } => {
                 *response = self.response_name(response);
-                *item = self.item_name(item, Some(response));
+                *item = self.response_item_name(item, response);
             }
             RealtimeModelEvent::ArgumentsDelta { response, .. } => *response = self.response_name(response),
             RealtimeModelEvent::ItemChanged { item, after } => {
                 if let Some(response) = &mut item.response {
                     *response = self.response_name(response);
-                    item.id = self.item_name(&item.id, Some(&*response));
+                    item.id = self.response_item_name(&item.id, response);
                 } else if !self.unconfirmed_items.values().any(|ours| *ours == item.id) {
                     item.id = self.announced_item_name(&item.id, item.status);
                 }
-                if let Some(name) = after.as_ref().and_then(|after| self.wire_ids.renamed_items.get(after)) {
-                    *after = Some(name.clone());
+                if let Some(after) = after {
+                    *after = self.newest_item_name(after);
                 }
             }
             RealtimeModelEvent::AudioCommitted { item, after } => {
-                *item = self.item_name(item, None);
-                if let Some(name) = after.as_ref().and_then(|after| self.wire_ids.renamed_items.get(after)) {
-                    *after = Some(name.clone());
+                *item = self.speech_item_name(item);
+                if let Some(after) = after {
+                    *after = self.newest_item_name(after);
                 }
             }
             RealtimeModelEvent::SpeechStarted { item } | RealtimeModelEvent::SpeechStopped { item } => {
-                *item = self.item_name(item, None);
+                *item = self.speech_item_name(item);
             }
             RealtimeModelEvent::ItemDeleted { item }
             | RealtimeModelEvent::ItemTruncated { item, .. }
             | RealtimeModelEvent::InputTranscriptDelta { item, .. }
             | RealtimeModelEvent::InputTranscriptCompleted { item, .. }
             | RealtimeModelEvent::InputTranscriptFailed { item, .. } => {
-                if let Some(name) = self.wire_ids.renamed_items.get(item) {
-                    *item = name.clone();
-                }
+                *item = self.newest_item_name(item);
             }
             RealtimeModelEvent::SessionCreated { .. }
             | RealtimeModelEvent::ConfigurationApplied { .. }
@@ -138,37 +149,71 @@ impl RealtimeMachine {
         name
     }
 
-    /// Returns the session's id of an item that the provider created, in this response or for the user's speech.
-    fn item_name(&mut self, wire: &ItemId, response: Option<&ResponseId>) -> ItemId {
-        if let Some(name) = self.wire_ids.renamed_items.get(wire) {
+    /// Returns the session's id of an item of a response.
+    fn response_item_name(&mut self, wire: &ItemId, response: &ResponseId) -> ItemId {
+        let key = (wire.clone(), response.clone());
+        if let Some(name) = self.wire_ids.response_items.get(&key) {
             return name.clone();
         }
-        if self.wire_ids.provider_items.contains(wire) {
-            return wire.clone();
+        // The provider may have announced the item without its response before.
+        let announced = self.wire_ids.newest_items.get(wire).filter(|newest| newest.response.is_none());
+        let announced = announced.map(|newest| newest.name.clone()).filter(|name| !self.is_of_user(name));
+        let name = announced.unwrap_or_else(|| self.name_new_item(wire, Some(response)));
+        let newest = NewestItem { name: name.clone(), response: Some(response.clone()) };
+        self.wire_ids.newest_items.insert(wire.clone(), newest);
+        self.wire_ids.response_items.insert(key, name.clone());
+        name
+    }
+
+    /// Returns the session's id of an item of the user's speech.
+    fn speech_item_name(&mut self, wire: &ItemId) -> ItemId {
+        match self.wire_ids.newest_items.get(wire) {
+            Some(NewestItem { name, response: None }) => name.clone(),
+            _ => self.name_new_item(wire, None),
         }
-        let is_other = |known: &RealtimeItem| response.is_none() || known.response.as_ref() != response;
-        if self.history.get(wire).is_some_and(is_other) {
-            let is_taken = |name: &str| self.history.get(&ItemId::from(name)).is_some();
-            let name = ItemId::from(free_name(wire.as_str(), is_taken));
-            self.wire_ids.renamed_items.insert(wire.clone(), name.clone());
-            return name;
-        }
-        self.wire_ids.provider_items.insert(wire.clone());
-        wire.clone()
     }
 
     /// Returns the session's id of an item that the provider announces without a response: an item of this session that
-    /// is confirmed, or one that the provider has just created. The session's own items are complete when it sends them.
+    /// is confirmed, a known item of the provider, or one that the provider has just created. The session's own items are
+    /// complete when it sends them.
     fn announced_item_name(&mut self, wire: &ItemId, status: RealtimeItemStatus) -> ItemId {
         let is_ours = self.wire_ids.sent_items.contains(wire) && status != RealtimeItemStatus::InProgress;
-        match self.wire_ids.renamed_items.get(wire) {
-            Some(name) => name.clone(),
+        match self.wire_ids.newest_items.get(wire) {
+            Some(newest) => newest.name.clone(),
             None if is_ours => wire.clone(),
-            None => self.item_name(wire, None),
+            None => self.name_new_item(wire, None),
         }
     }
 
-    /// Returns an id for an item of a lost connection that neither the history nor the current connection uses.
+    /// Returns the session's id of the newest item that the provider has given this id.
+    fn newest_item_name(&self, wire: &ItemId) -> ItemId {
+        self.wire_ids.newest_items.get(wire).map_or_else(|| wire.clone(), |newest| newest.name.clone())
+    }
+
+    /// Names an item that the provider has just created.
+    fn name_new_item(&mut self, wire: &ItemId, response: Option<&ResponseId>) -> ItemId {
+        let is_provided = |name: &ItemId| self.wire_ids.provider_items.contains(name);
+        let is_other = |known: &RealtimeItem| response.is_none() || known.response.as_ref() != response;
+        let name = match is_provided(wire) || self.history.get(wire).is_some_and(is_other) {
+            false => wire.clone(),
+            true => self.free_item_name(wire),
+        };
+        if name != *wire {
+            self.wire_ids.renamed_items.insert(name.clone(), wire.clone());
+        }
+        self.wire_ids.provider_items.insert(name.clone());
+        let newest = NewestItem { name: name.clone(), response: response.cloned() };
+        self.wire_ids.newest_items.insert(wire.clone(), newest);
+        name
+    }
+
+    /// Returns true if an item is a message of the user.
+    fn is_of_user(&self, item: &ItemId) -> bool {
+        let kind = self.history.get(item).map(|item| &item.kind);
+        matches!(kind, Some(RealtimeItemKind::Message { role: Role::User, .. }))
+    }
+
+    /// Returns an id for an item that neither the history nor the current connection uses.
     pub(super) fn free_item_name(&self, item: &ItemId) -> ItemId {
         let is_taken = |name: &str| {
             let name = ItemId::from(name);
@@ -184,8 +229,7 @@ impl RealtimeMachine {
 
     /// Returns the provider's id of an item.
     fn wire_item(&self, name: &ItemId) -> ItemId {
-        let mut renamed = self.wire_ids.renamed_items.iter();
-        renamed.find(|(_, known)| *known == name).map_or_else(|| name.clone(), |(wire, _)| wire.clone())
+        self.wire_ids.renamed_items.get(name).unwrap_or(name).clone()
     }
 
     /// Returns a session id for a call that the provider names `wire`.
@@ -208,3 +252,7 @@ fn free_name(id: &str, is_taken: impl Fn(&str) -> bool) -> String {
         number += 1;
     }
 }
+
+#[cfg(test)]
+#[path = "wire_ids_tests.rs"]
+mod tests;
