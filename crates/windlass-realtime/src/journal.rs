@@ -240,18 +240,24 @@ impl RealtimeJournal for FolderJournal {
     fn load<'a>(&'a self, session: &'a RunId) -> BoxFuture<'a, Result<Vec<RealtimeEntry>, StoreError>> {
         let (path, session) = (self.file_path(session), session.clone());
         run_blocking(move || {
-            let text = match std::fs::read_to_string(&path) {
+            let bytes = match std::fs::read(&path) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
                 read => read.map_err(to_store_error)?,
             };
-            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-            let entries = whole.lines().map(serde_json::from_str).collect::<Result<_, _>>();
+            let lines = whole_lines(&bytes).split_inclusive(|byte| *byte == b'\n');
+            let entries = lines.map(serde_json::from_slice).collect::<Result<_, _>>();
             entries.map_err(|error| {
                 let message = format!("the journal of session `{session}` cannot be read: {error}");
                 StoreError::with_kind(StoreErrorKind::Corrupt, message)
             })
         })
     }
+}
+
+/// Returns the lines of a journal file that were written to their end. A torn line may end inside a letter.
+fn whole_lines(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
+    &bytes[..end]
 }
 
 /// Opens and locks a journal file for appending, and returns it with its end. A torn last line is removed. A file that has
@@ -270,16 +276,16 @@ fn open_journal_file(
     if let Some(end) = known_end.filter(|end| end.bytes == length) {
         return Ok((file, end));
     }
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     file.rewind()?;
-    file.read_to_string(&mut text)?;
-    let whole = text.rfind('\n').map_or(0, |end| end + 1);
-    if whole < text.len() {
+    file.read_to_end(&mut bytes)?;
+    let whole = whole_lines(&bytes);
+    if whole.len() < bytes.len() {
         // A process crashed while it wrote the last line.
-        file.set_len(whole as u64)?;
+        file.set_len(whole.len() as u64)?;
     }
-    let end = JournalEnd { bytes: whole as u64, entries: text[..whole].lines().count() as u64 };
-    Ok((file, end))
+    let entries = whole.iter().filter(|byte| **byte == b'\n').count();
+    Ok((file, JournalEnd { bytes: whole.len() as u64, entries: entries as u64 }))
 }
 
 /// Converts an error from a journal file.

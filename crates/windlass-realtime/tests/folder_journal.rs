@@ -58,3 +58,20 @@ async fn a_known_end_hides_no_other_writer() {
     ];
     assert_eq!(entries, whole);
 }
+
+/// A process that dies in the middle of a line may have written a part of a letter.
+#[tokio::test]
+async fn a_line_that_is_torn_inside_a_letter_is_left_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let talk = RunId::from("talk");
+    let known = FolderJournal::new(folder.path());
+    known.append(&talk, 0, vec![opened("grün")]).await.expect("is written");
+    let path = folder.path().join("talk.jsonl");
+    let mut file = std::fs::File::options().append(true).open(path).expect("is there");
+    let torn = "{\"type\":\"opened\",\"agent\":\"grü".as_bytes();
+    file.write_all(&torn[..torn.len() - 1]).expect("is written");
+    let fresh = FolderJournal::new(folder.path());
+    assert_eq!(fresh.load(&talk).await.expect("is read"), [opened("grün")]);
+    fresh.append(&talk, 1, vec![opened("two")]).await.expect("is written");
+    assert_eq!(fresh.load(&talk).await.expect("is read"), [opened("grün"), opened("two")]);
+}
