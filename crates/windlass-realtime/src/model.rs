@@ -475,9 +475,9 @@ pub struct ModalityTokens {
 
 impl ModalityTokens {
     fn add(&mut self, other: &Self) {
-        self.text += other.text;
-        self.audio += other.audio;
-        self.image += other.image;
+        self.text = self.text.saturating_add(other.text);
+        self.audio = self.audio.saturating_add(other.audio);
+        self.image = self.image.saturating_add(other.image);
     }
 }
 

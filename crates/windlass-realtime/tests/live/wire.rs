@@ -7,7 +7,7 @@ use std::time::Duration;
 use windlass::core::item::Role;
 use windlass::prelude::*;
 use windlass::{error::StoreErrorKind, store::MemoryStore};
-use windlass_realtime::model::{RealtimeModelEvent, ResponseStatus};
+use windlass_realtime::model::{ModalityTokens, RealtimeModelEvent, RealtimeUsage, ResponseStatus};
 use windlass_realtime::openai::RealtimeEventDecoder;
 use windlass_realtime::settings::{RealtimeSettings, SemanticVad, ServerTurnActions, TurnDetection};
 use windlass_realtime::testing::{FaultTrigger, LoopbackReply, WireFault};
@@ -203,4 +203,13 @@ async fn s53_a_session_of_the_first_version_opens_and_goes_on_and_a_newer_one_is
         .journal(journal);
     assert!(realtime.resume().await.is_err());
     assert_eq!(server.connection_count(), 1, "it did not come to a connection");
+}
+
+#[test]
+fn absurd_numbers_of_tokens_add_up_to_the_largest_number() {
+    let tokens = ModalityTokens { text: u64::MAX, audio: u64::MAX, image: u64::MAX };
+    let absurd = RealtimeUsage { input: tokens, cached: tokens, output: tokens, ..RealtimeUsage::default() };
+    let mut sum = absurd;
+    sum.add(&absurd);
+    assert_eq!((sum.input, sum.cached, sum.output), (tokens, tokens, tokens));
 }
