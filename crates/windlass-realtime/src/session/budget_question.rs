@@ -17,7 +17,6 @@ use windlass::run::RunResult;
 use windlass::tool::{Tool, ToolContext, ToolError};
 
 use super::actor::SessionActor;
-use super::call_runs::RunRecovery;
 use super::recovery::recovery_time;
 use crate::history::{RealtimeItem, RealtimeItemKind};
 use crate::id::{ItemId, ResponseId};
@@ -61,7 +60,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             let agent = AgentName::from(BUDGET_CALL);
             let record = CallBatchRecord { run, response, agent, calls: vec![item] };
             let deadline = Instant::now() + recovery_time(self.config.lease_duration);
-            return self.recover_run(RunRecovery { record, deadline }).await;
+            return self.recover_run(record, deadline).await;
         }
         let items = item.to_item().map(Arc::new).into_iter().collect();
         let answer = ModelResponse { items, ..ModelResponse::default() };
@@ -79,7 +78,10 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     pub(super) fn on_question_answered(&mut self, run: &RunId, outcome: Result<RunResult, RunError>) {
         let items = match outcome {
             Ok(RunResult::Finished(finished)) => finished.record.run_items(),
-            Ok(RunResult::Paused(_) | RunResult::Cancelled(_) | RunResult::Detached(_)) => return,
+            Ok(RunResult::Cancelled(_)) => {
+                return self.end_budget_question(run, 0, "the question was cancelled");
+            }
+            Ok(RunResult::Paused(_) | RunResult::Detached(_)) => return,
             Err(error) => return self.end_budget_question(run, 0, &error.to_string()),
         };
         let Some((_, reached)) = &self.budget_question else { return };

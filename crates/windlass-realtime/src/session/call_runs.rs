@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use windlass::core::id::{CallId, RunId};
+use windlass::core::id::{CallId, CallPath, RunId};
 use windlass::model::ModelResponse;
 use windlass::run::CancelHandle;
 use windlass::store::PostedDecision;
@@ -13,11 +13,11 @@ use windlass::{
     core::item::Item,
     error::{RunError, StoreErrorKind},
     event::RunEventKind,
-    run::{PausedRun, RunBuilder, RunResult},
+    run::{PausedRun, RunBuilder, RunRecord, RunResult},
 };
 
 use super::actor::SessionActor;
-use super::decisions::RunQuestions;
+use super::decisions::{DecisionPost, RunQuestions, StoreWatcher};
 use crate::event::{AgentChangeCause, CloseReason, RealtimeError, RealtimeEvent};
 use crate::id::ResponseId;
 use crate::journal::CallBatchRecord;
@@ -32,23 +32,33 @@ const CALL_NOT_PLANNED_TEXT: &str =
 /// A run that executes the calls of one response.
 pub(super) struct CallBatchRun {
     pub(super) activation: u32,
-    response: ResponseId,
+    pub(super) response: ResponseId,
     pub(super) calls: Vec<CallId>,
     pub(super) cancel: CancelHandle,
     /// Present while the run waits for a person.
     pub(super) paused: Option<PausedRun>,
     pub(super) is_running: bool,
     pub(super) questions: RunQuestions,
-    /// Present if the run is from an earlier process, whose lease may still be valid: recovery is retried until
-    /// then.
+    /// Present while the run waits for a person in a store, where another driver may go on with it.
+    pub(super) paused_run_watcher: Option<StoreWatcher>,
+    /// Present if another driver had the run, whose lease may still be valid: recovery is retried until the deadline.
     pub(super) recovery: Option<RunRecovery>,
 }
 
-/// A run of an earlier process and the deadline of its recovery.
+/// A run that another driver had, and the deadline of its recovery.
 #[derive(Clone)]
 pub(super) struct RunRecovery {
-    pub(super) record: CallBatchRecord,
+    pub(super) origin: RecoveryOrigin,
     pub(super) deadline: Instant,
+}
+
+/// The driver that had a run before its recovery.
+#[derive(Clone)]
+pub(super) enum RecoveryOrigin {
+    /// An earlier process of this session.
+    EarlierProcess(CallBatchRecord),
+    /// Another driver that has gone on with a run of this process, for example a command of an operator.
+    OtherDriver,
 }
 
 /// A notice from or about a run.
@@ -69,6 +79,18 @@ pub(super) enum RunNotice {
     DecisionsPosted {
         run: RunId,
         decisions: Vec<PostedDecision>,
+    },
+    /// A call inside a nested agent has started or has its output.
+    NestedCallAdvanced {
+        run: RunId,
+        call: CallPath,
+    },
+    /// A decision of this session was posted to the store, or could not be.
+    DecisionPosted(Box<DecisionPost>),
+    /// Another driver wrote records to a run that had paused after `record_count` records.
+    PausedRunAdvanced {
+        run: RunId,
+        record_count: u64,
     },
     /// The recovery of a run is due again.
     RecoveryDue {
@@ -149,6 +171,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 paused: None,
                 is_running: true,
                 questions,
+                paused_run_watcher: None,
                 recovery,
             },
         );
@@ -160,12 +183,18 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                     continue;
                 }
                 // Events of nested agents are left to the journal, except held calls, which are reported at
-                // every depth.
-                if event.path.is_empty() || matches!(event.kind, RunEventKind::CallHeld(_)) {
-                    let notice = RunNotice::RunEvent { run: run.clone(), kind: event.kind };
-                    if notify.send(notice).await.is_err() {
-                        return;
+                // every depth, and the ends of these holds.
+                let run = run.clone();
+                let notice = match event.kind {
+                    kind if event.path.is_empty() => RunNotice::RunEvent { run, kind },
+                    kind @ RunEventKind::CallHeld(_) => RunNotice::RunEvent { run, kind },
+                    RunEventKind::CallStarted { call, .. } | RunEventKind::CallSettled { call, .. } => {
+                        RunNotice::NestedCallAdvanced { run, call: CallPath::new(&event.path, call) }
                     }
+                    _ => continue,
+                };
+                if notify.send(notice).await.is_err() {
+                    return;
                 }
             }
             let outcome = Box::new(stream.result().await);
@@ -216,6 +245,15 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 }
             }
             RunNotice::DecisionsPosted { run, decisions: posted } => self.on_decisions_posted(&run, posted),
+            RunNotice::DecisionPosted(post) => self.on_decision_posted(*post),
+            RunNotice::NestedCallAdvanced { run, call } => {
+                if let Some(live) = self.runs.get_mut(&run) {
+                    live.questions.mark_answered(&call);
+                }
+            }
+            RunNotice::PausedRunAdvanced { run, record_count } => {
+                self.on_paused_run_advanced(&run, record_count)
+            }
             RunNotice::RecoveryDue { .. } => {}
         }
     }
@@ -223,7 +261,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     fn on_run_event(&mut self, run: &RunId, kind: RunEventKind) {
         let Some(live) = self.runs.get_mut(run) else { return };
         if let RunEventKind::CallStarted { call, .. } | RunEventKind::CallSettled { call, .. } = &kind {
-            live.questions.mark_answered(call);
+            live.questions.mark_answered(&call.clone().into());
         }
         if self.is_budget_question(run) && !matches!(kind, RunEventKind::CallHeld(_)) {
             return;
@@ -260,7 +298,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         let now = self.elapsed();
         match outcome {
             Ok(RunResult::Paused(paused)) if self.is_budget_question(run) => self.on_run_paused(run, paused),
-            Ok(RunResult::Finished(_)) | Err(RunError::Failed(_)) if self.is_budget_question(run) => {
+            Ok(RunResult::Finished(_) | RunResult::Cancelled(_)) | Err(RunError::Failed(_))
+                if self.is_budget_question(run) =>
+            {
                 self.on_question_answered(run, outcome)
             }
             Ok(RunResult::Paused(paused)) => {
@@ -270,6 +310,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             }
             Ok(RunResult::Finished(finished)) => {
                 let items = finished.record.run_items();
+                self.record_standing_decisions(run, &finished.record);
                 let Some(live) = self.runs.remove(run) else { return };
                 self.machine.advance_to(now).on_outputs(run, call_outputs(&items), CallBatchStatus::Finished);
                 let handoff = items.iter().find_map(|produced| match &*produced.item {
@@ -289,41 +330,57 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                     }
                 }
             }
-            Ok(RunResult::Cancelled(_) | RunResult::Detached(_)) => {
-                if let Some(live) = self.runs.get_mut(run) {
-                    live.is_running = false;
-                }
+            // The session itself cancels and leaves its runs only when it ends.
+            Ok(RunResult::Cancelled(cancelled)) => {
+                let message = "another process has cancelled the run".to_owned();
+                self.end_broken_run(run, &cancelled.record, message);
+            }
+            Ok(RunResult::Detached(_)) => {
+                self.follow_other_driver(run, "another process has taken the run over")
             }
             Err(RunError::Failed(failed)) => {
-                let Some(live) = self.runs.remove(run) else { return };
-                let mut given = call_outputs(&failed.record.run_items());
-                for call in live.calls {
-                    if !given.iter().any(|(known, _)| *known == call) {
-                        given.push((call, CALL_NOT_PLANNED_TEXT.to_owned()));
-                    }
-                }
-                let message = failed.failure.to_string();
-                self.emit_event(RealtimeEvent::Error(RealtimeError::CallsFailed {
-                    response: live.response,
-                    message,
-                }));
-                self.machine.advance_to(now).on_outputs(run, given, CallBatchStatus::Finished);
-                // The calls have failed, but nothing asked for the end of the session.
+                let ended = self.end_broken_run(run, &failed.record, failed.failure.to_string());
+                let Some(CallBatchRun { recovery, .. }) = ended else { return };
+                // The calls have failed, but nothing here asked for the end of the session.
                 let is_survivable = matches!(
                     failed.failure,
                     RunFailure::ModelProtocolError(_) | RunFailure::ApplicationPanicked { .. }
-                );
+                ) || recovery
+                    .is_some_and(|recovery| matches!(recovery.origin, RecoveryOrigin::OtherDriver));
                 if !is_survivable {
                     self.close_reason.get_or_insert(CloseReason::CallFailed(failed.failure));
                 }
             }
             Err(RunError::Store(error))
                 if error.kind() == StoreErrorKind::LeaseHeld && self.schedule_recovery_retry(run) => {}
-            Err(error) => {
-                let Some(live) = self.runs.remove(run) else { return };
-                self.fail_calls(run, &live.response, live.calls, error.to_string());
+            Err(RunError::Store(error)) if is_driven_elsewhere(error.kind()) => {
+                self.follow_other_driver(run, &error.to_string());
+            }
+            Err(error) => self.fail_run(run, error.to_string()),
+        }
+    }
+
+    /// Completes the calls of a run that ended without executing all of them, and returns the run.
+    fn end_broken_run(&mut self, run: &RunId, record: &RunRecord, message: String) -> Option<CallBatchRun> {
+        self.record_standing_decisions(run, record);
+        let live = self.runs.remove(run)?;
+        let mut given = call_outputs(&record.run_items());
+        for call in &live.calls {
+            if !given.iter().any(|(known, _)| known == call) {
+                given.push((call.clone(), CALL_NOT_PLANNED_TEXT.to_owned()));
             }
         }
+        let response = live.response.clone();
+        self.emit_event(RealtimeEvent::Error(RealtimeError::CallsFailed { response, message }));
+        let now = self.elapsed();
+        self.machine.advance_to(now).on_outputs(run, given, CallBatchStatus::Finished);
+        Some(live)
+    }
+
+    /// Completes the calls of a run whose results cannot be known.
+    pub(super) fn fail_run(&mut self, run: &RunId, message: String) {
+        let Some(live) = self.runs.remove(run) else { return };
+        self.fail_calls(run, &live.response, live.calls, message);
     }
 
     /// Resumes a paused run with its decisions.
@@ -339,6 +396,11 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         };
         self.start_run(run.clone(), agent, response, calls, builder, None);
     }
+}
+
+/// Returns true if an error of the store says that another driver has the run, or had it meanwhile.
+fn is_driven_elsewhere(kind: StoreErrorKind) -> bool {
+    matches!(kind, StoreErrorKind::LeaseHeld | StoreErrorKind::Fenced | StoreErrorKind::Stale)
 }
 
 /// Returns the outputs among a run's items, in the model's order. The output of a handoff is added when the new

@@ -174,8 +174,11 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 }
                 // Call events are still delivered while the runs settle.
                 notice @ RunNotice::RunEvent { .. } => self.on_run_notice(notice),
+                RunNotice::DecisionPosted(post) => post.report_result(),
                 RunNotice::ApprovalExpired { .. }
                 | RunNotice::DecisionsPosted { .. }
+                | RunNotice::NestedCallAdvanced { .. }
+                | RunNotice::PausedRunAdvanced { .. }
                 | RunNotice::RecoveryDue { .. } => {}
             }
         }

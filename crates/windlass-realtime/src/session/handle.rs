@@ -66,6 +66,15 @@ pub enum SessionRequestError {
     /// The decision was not accepted; the call is unchanged.
     #[error(transparent)]
     Decision(#[from] DecisionError),
+    /// The decision could not be stored; the call still waits, unless the store took the decision and did not say so in
+    /// time.
+    #[error("the decision about call `{call}` could not be stored: {message}")]
+    DecisionNotStored {
+        /// The call.
+        call: CallPath,
+        /// The cause.
+        message: String,
+    },
     /// The response was not requested: too many requests are waiting, or there is no connection for a response outside
     /// the conversation.
     #[error("the response was not requested; hint: wait for the responses that were requested before")]
@@ -233,11 +242,13 @@ impl<C: Send + Sync + 'static> RealtimeSession<C> {
         self.shared.output_format
     }
 
-    /// Approves a call.
+    /// Approves a call. The id of a call inside a nested agent is enough if no other waiting call has it. If the session has
+    /// a store, the decision is durable, or part of a run that goes on at once, when this returns.
     ///
     /// # Errors
     ///
-    /// Returns [`SessionRequestError::Decision`] if the call does not wait for this decision.
+    /// Returns [`SessionRequestError::Decision`] if the call does not wait for this decision, or if several calls have this
+    /// id, and [`SessionRequestError::DecisionNotStored`] if the store cannot be written.
     pub async fn approve(&self, call: impl Into<CallPath>) -> Result<(), SessionRequestError> {
         self.decide(call, Decision::Approve, DecisionScope::ThisCall, None).await
     }
@@ -314,9 +325,7 @@ impl<C: Send + Sync + 'static> RealtimeSession<C> {
         display: Option<DisplayedCall>,
     ) -> Result<(), SessionRequestError> {
         let decision = Box::new(RequestedDecision { call, decision, scope, decided_by, display });
-        self.request_reply(|reply| SessionRequest::Decide { decision, reply })
-            .await?
-            .map_err(SessionRequestError::Decision)
+        self.request_reply(|reply| SessionRequest::Decide { decision, reply }).await?
     }
 
     /// Returns the conversation so far, up to the part the user heard. It has the secrets that the model has.

@@ -1,4 +1,4 @@
-//! Recovery of the runs that an earlier process of this session left unfinished.
+//! Recovery of the runs that an earlier process of this session left unfinished, or that another driver has gone on with.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use windlass::core::id::{AgentName, CallId, RunId};
 use windlass::model::ModelResponse;
 
 use super::actor::SessionActor;
-use super::call_runs::{RunNotice, RunRecovery, call_id};
+use super::call_runs::{RecoveryOrigin, RunNotice, RunRecovery, call_id};
 use crate::event::{RealtimeError, RealtimeEvent};
 use crate::history::RealtimeItem;
 use crate::id::ResponseId;
@@ -21,6 +21,8 @@ const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(30);
 const LEASE_MARGIN: Duration = Duration::from_secs(5);
 /// Delay between recovery attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// Longest time for which the session waits for another driver that has one of its runs.
+const OTHER_DRIVER_TIME: Duration = Duration::from_secs(600);
 
 /// The output of a call that cannot be executed from its redacted arguments, as the model sees it.
 const SECRETS_NOT_KEPT_TEXT: &str = "The secret arguments of this call were not kept. Ask for them again.";
@@ -40,7 +42,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     pub(super) async fn recover_runs(&mut self, open: Vec<CallBatchRecord>) {
         let deadline = Instant::now() + recovery_time(self.config.lease_duration);
         for record in open {
-            self.recover_run(RunRecovery { record, deadline }).await;
+            self.recover_run(record, deadline).await;
         }
     }
 
@@ -63,13 +65,41 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     /// Retries the recovery of a run.
     pub(super) async fn retry_recovery(&mut self, run: &RunId) {
         let recovery = self.runs.get(run).and_then(|live| live.recovery.clone());
-        if let Some(recovery) = recovery {
-            self.recover_run(recovery).await;
+        match recovery {
+            Some(RunRecovery { origin: RecoveryOrigin::EarlierProcess(record), deadline }) => {
+                self.recover_run(record, deadline).await;
+            }
+            Some(RunRecovery { origin: RecoveryOrigin::OtherDriver, .. }) => {
+                self.follow_other_driver(run, "another process still has the run");
+            }
+            None => {}
         }
     }
 
-    pub(super) async fn recover_run(&mut self, mut recovery: RunRecovery) {
-        let CallBatchRecord { run, response, agent, mut calls } = recovery.record.clone();
+    /// Goes on with a run that another driver has gone on with, from its records in the store: takes its outputs if it has
+    /// ended there. While the other driver holds the lease, this is tried again until a deadline; `message` says why the
+    /// results are not known if that has passed.
+    pub(super) fn follow_other_driver(&mut self, run: &RunId, message: &str) {
+        let Some(live) = self.runs.get(run) else { return };
+        let known_deadline = live.recovery.as_ref().map(|recovery| recovery.deadline);
+        let deadline = known_deadline.unwrap_or_else(|| Instant::now() + OTHER_DRIVER_TIME);
+        let resolved = self.resolved_agents.get(&live.activation).cloned();
+        let (Some(store), Some(resolved), true) =
+            (self.config.store.clone(), resolved, Instant::now() < deadline)
+        else {
+            return self.fail_run(run, message.to_owned());
+        };
+        let (activation, response, calls) = (live.activation, live.response.clone(), live.calls.clone());
+        // The journal has the calls already.
+        let answer = ModelResponse { response_id: Some(response.to_string()), ..ModelResponse::default() };
+        let builder = resolved.recover_calls(run.clone(), store, answer, &self.context.conversation);
+        let recovery = RunRecovery { origin: RecoveryOrigin::OtherDriver, deadline };
+        self.start_run(run.clone(), activation, response, calls, builder, Some(recovery));
+    }
+
+    /// Recovers a run that an earlier process of this session left unfinished.
+    pub(super) async fn recover_run(&mut self, mut record: CallBatchRecord, deadline: Instant) {
+        let CallBatchRecord { run, response, agent, mut calls } = record.clone();
         match self.load_run(&run, &agent).await {
             Ok(RecoveredRun { activation: number, resolved, line_count, store }) => {
                 // The journal has redacted arguments only, so a call with secret arguments cannot be executed from
@@ -78,7 +108,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 let lost: Vec<RealtimeItem> = calls.extract_if(.., is_lost).collect();
                 if !lost.is_empty() {
                     self.fail_lost_calls(&run, &response, &lost, &calls);
-                    recovery.record.calls.clone_from(&calls);
+                    record.calls.clone_from(&calls);
                 }
                 if calls.is_empty() {
                     return;
@@ -96,6 +126,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                         builder.run_id(run.clone()).store(store)
                     }
                 };
+                let recovery = RunRecovery { origin: RecoveryOrigin::EarlierProcess(record), deadline };
                 self.start_run(run, number, response, ids, builder, Some(recovery));
             }
             Err(message) => {

@@ -8,10 +8,9 @@ use windlass::core::{
     id::{CallPath, RunId},
     item::Role,
 };
-use windlass::error::DecisionError;
 
 use super::actor::SessionActor;
-use super::decisions::MadeDecision;
+use super::decisions::{DecisionReply, MadeDecision};
 use crate::event::{AgentChangeCause, HeldCall};
 use crate::history::{RealtimeContentPart, RealtimeHistory};
 use crate::id::ItemId;
@@ -55,7 +54,7 @@ pub(super) enum SessionRequest<C> {
     /// Boxed, because the queue has room for many requests and decisions are rare.
     Decide {
         decision: Box<RequestedDecision>,
-        reply: oneshot::Sender<Result<(), DecisionError>>,
+        reply: DecisionReply,
     },
     History(oneshot::Sender<RealtimeHistory>),
     RedactedHistory(oneshot::Sender<RealtimeHistory>),
@@ -130,7 +129,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             SessionRequest::Decide { decision, reply } => {
                 let RequestedDecision { call, decision, scope, decided_by, display } = *decision;
                 let made = MadeDecision { decision, scope, decided_by, displayed: None };
-                let _ = reply.send(self.decide(&call, made, display));
+                self.decide(&call, made, display, reply);
             }
             SessionRequest::History(reply) => {
                 let _ = reply.send(machine.history().clone());

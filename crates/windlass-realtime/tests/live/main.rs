@@ -15,6 +15,7 @@ mod guardrails;
 mod handoffs;
 mod interruption;
 mod lifecycle;
+mod other_drivers;
 mod people;
 mod reconnect;
 mod requests;

@@ -8,18 +8,25 @@ use serde_json::Value;
 use windlass::core::{
     canonical::Digest,
     decision::{Decision, DecisionScope},
-    id::CallPath,
+    id::{CallPath, RunId},
 };
+use windlass::error::DecisionError;
 use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail};
 use windlass::model::{ScriptedModel, ScriptedResponse};
 use windlass::prelude::*;
 use windlass::store::{
-    ApproverPolicy, ApproverSigner, DecisionReview, PostedDecision, Store, post_signed_decision,
+    ApproverPolicy, ApproverSigner, DecisionReview, PostedDecision, Store, load_paused, post_signed_decision,
 };
 use windlass::tool::{ReceiptPolicy, ReceiptScope};
-use windlass::{core::journal::CallStatus, core::tool::ToolEffect, store::MemoryStore};
-use windlass_realtime::testing::LoopbackReply;
-use windlass_realtime::{MemoryJournal, RealtimeEvent, RealtimeSessionBuilder, SessionRequestError};
+use windlass::{
+    core::journal::{CallStatus, JournalEntry},
+    core::tool::ToolEffect,
+    store::MemoryStore,
+};
+use windlass_realtime::testing::{LoopbackReply, LoopbackServer};
+use windlass_realtime::{
+    MemoryJournal, RealtimeEvent, RealtimeEvents, RealtimeSessionBuilder, SessionRequestError,
+};
 
 use crate::support::*;
 
@@ -460,4 +467,171 @@ async fn s49_a_standing_approval_covers_no_call_that_is_asked_about_each_time() 
         assert_eq!(seen.last().is_some_and(is_call_held), !is_covered, "{place}");
         assert_eq!(run_count(&runs), 1 + u32::from(is_covered), "{place}");
     }
+}
+
+/// Collects the events up to the start of a call.
+async fn events_until_started(events: &mut RealtimeEvents, wanted: &str) -> Vec<RealtimeEvent> {
+    let is_it = |event: &RealtimeEvent| matches!(event, RealtimeEvent::CallStarted { call, .. } if call.as_str() == wanted);
+    events_until(events, is_it).await
+}
+
+/// Collects the holds of the next calls, each with its run and path.
+async fn held_calls(events: &mut RealtimeEvents, count: usize) -> Vec<(RunId, String)> {
+    let mut held = Vec::new();
+    while held.len() < count {
+        let seen = events_until(events, is_call_held).await;
+        let Some(RealtimeEvent::CallHeld { run, pending }) = seen.last() else { panic!("{seen:?}") };
+        held.push((run.clone(), pending.path.to_string()));
+    }
+    held
+}
+
+/// Creates an agent that calls a tool, as a tool.
+fn calling_agent(name: &str, call: &str, tool: Tool) -> Tool {
+    let model = ScriptedModel::new([
+        ScriptedResponse::call(call, tool.name(), json!({})),
+        ScriptedResponse::text("inside done"),
+    ]);
+    Agent::new(name).model(model).tools(tool).as_tool(name, "An agent.")
+}
+
+/// Models number their calls by themselves, so that a call inside an agent can have the id of one outside.
+#[tokio::test(start_paused = true)]
+async fn a_path_names_its_own_call_before_one_inside_an_agent() {
+    let (deleted, sent) = (Arc::default(), Arc::default());
+    let inside = calling_agent("inside", "call_1", counting_tool("delete_all", &deleted).needs_approval());
+    let server = loopback_server([LoopbackReply::call("call_0", "inside", r#"{"input":"go"}"#).and_call(
+        "call_1",
+        "send_note",
+        "{}",
+    )]);
+    let agent = Agent::new("desk").tools((inside, counting_tool("send_note", &sent).needs_approval()));
+    let (session, mut events) = connect_agent(agent, &server).await;
+    session.send_text("Go").await.expect("is there");
+    held_calls(&mut events, 2).await;
+    session.approve("call_1").await.expect("waits");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!((run_count(&deleted), run_count(&sent)), (0, 1));
+    let waiting = session.pending_calls().await.expect("is there");
+    assert_eq!(waiting.iter().map(|one| one.path.to_string()).collect::<Vec<_>>(), ["call_0/call_1"]);
+    // Now the id alone is unambiguous.
+    session.approve("call_1").await.expect("waits");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!((run_count(&deleted), run_count(&sent)), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_several_waiting_calls_have_decides_none_of_them() {
+    let runs = Arc::default();
+    let inside = |name| calling_agent(name, "i", counting_tool("gated", &runs).needs_approval());
+    let input = r#"{"input":"go"}"#;
+    let server = loopback_server([LoopbackReply::call("a", "one", input).and_call("b", "two", input)]);
+    let agent = Agent::new("desk").tools((inside("one"), inside("two")));
+    let (session, mut events) = connect_agent(agent, &server).await;
+    session.send_text("Go").await.expect("is there");
+    held_calls(&mut events, 2).await;
+    let decided = session.approve("i").await;
+    assert_eq!(decided, Err(SessionRequestError::Decision(DecisionError::AmbiguousCall("i".into()))));
+    session.approve("b/i").await.expect("waits");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(run_count(&runs), 1);
+    assert_eq!(session.pending_calls().await.expect("is there").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_beside_a_running_call_is_durable_and_starts_its_call_at_once() {
+    let (runs, ended, store) = (Arc::default(), Arc::default(), Arc::new(MemoryStore::default()));
+    let server = loopback_server([LoopbackReply::call("a", "slow", "{}")
+        .and_call("b", "gated", "{}")
+        .and_call("c", "gated", "{}")]);
+    let tools =
+        (slow_tool("slow", Duration::from_secs(60), &ended), counting_tool("gated", &runs).needs_approval());
+    let agent = Agent::new("desk").tools(tools);
+    let (session, mut events) = start_session(builder_with_store(agent, &server, &store)).await;
+    session.send_text("Go").await.expect("is there");
+    let (run, _) = held_calls(&mut events, 2).await.remove(0);
+    session.approve("b").await.expect("waits");
+    assert_decision_rejected(session.reject("b", None).await);
+    let by = Some("ada".to_owned());
+    let no = Decision::Reject { message: Some("no".to_owned()) };
+    session.decide("c", no, DecisionScope::ThisCall, by).await.expect("waits");
+    let stored = load_paused(&*store, &run).await.expect("is stored");
+    let waiting = stored.pending_calls();
+    assert!(waiting.iter().all(|pending| pending.posted.is_some()), "not durable: {waiting:?}");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!((run_count(&ended), run_count(&runs)), (0, 1), "the slow call is still running");
+    assert_eq!((sent_outputs(&server, "b").len(), sent_outputs(&server, "c")), (1, vec!["no".to_owned()]));
+    assert_eq!(session.pending_calls().await.expect("is there"), []);
+    let stored = load_paused(&*store, &run).await.expect("is stored");
+    let decided_by = stored.record().journal().iter().filter_map(|record| match &record.entry {
+        JournalEntry::DecisionRecorded(made) => made.decided_by.as_deref(),
+        _ => None,
+    });
+    assert_eq!(decided_by.collect::<Vec<_>>(), ["application", "ada"]);
+}
+
+/// A person approves for good, and rejects before the call has started: the approval is void, also for later calls.
+#[tokio::test(start_paused = true)]
+async fn a_standing_approval_that_was_corrected_does_not_stand() {
+    let (runs, ended, store) = (Arc::default(), Arc::default(), Arc::new(MemoryStore::default()));
+    let server = LoopbackServer::with_reply_function(|said| {
+        let is_asked = said.new_call_outputs().is_empty();
+        match said.last_user_text().as_str() {
+            "Go" if said.items.len() == 1 => {
+                LoopbackReply::call("a", "pay", "{}").and_call("b", "slow", "{}")
+            }
+            "Pay" if is_asked => LoopbackReply::call("c", "pay", "{}"),
+            _ => LoopbackReply::message("Fine."),
+        }
+    });
+    let tools =
+        (counting_tool("pay", &runs).needs_approval(), slow_tool("slow", Duration::from_secs(20), &ended));
+    let agent = Agent::new("desk").tools(tools);
+    let builder = builder_with_store(agent, &server, &store).max_concurrent_calls(1);
+    let (session, mut events) = start_session(builder).await;
+    session.send_text("Go").await.expect("is there");
+    let (run, _) = held_calls(&mut events, 1).await.remove(0);
+    events_until_started(&mut events, "b").await;
+    let post = |decision, scope| windlass::store::post_decision(&*store, &run, "a", decision, scope, "ada");
+    post(Decision::Approve, DecisionScope::ToolForRun).await.expect("is posted");
+    // The session sees it, and the slow call has the only place.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!((run_count(&runs), run_count(&ended)), (0, 0));
+    post(Decision::Reject { message: None }, DecisionScope::ThisCall).await.expect("is corrected");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!((sent_outputs(&server, "a").len(), sent_outputs(&server, "b").len()), (1, 1));
+    session.send_text("Pay").await.expect("is there");
+    let is_treated = |event: &RealtimeEvent| match event {
+        RealtimeEvent::CallHeld { pending, .. } => pending.call().as_str() == "c",
+        RealtimeEvent::CallSettled { call, .. } => call.as_str() == "c",
+        _ => false,
+    };
+    let seen = events_until(&mut events, is_treated).await;
+    assert!(seen.last().is_some_and(is_call_held), "{:?}", event_names(&seen));
+    assert_eq!(run_count(&runs), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_about_a_call_precedes_a_standing_one() {
+    let (runs, ended) = (Arc::default(), Arc::default());
+    let server = LoopbackServer::with_reply_function(|said| {
+        match (said.last_user_text().as_str(), said.new_call_outputs().is_empty()) {
+            ("One", true) => LoopbackReply::call("a", "pay", "{}"),
+            ("Two", true) => LoopbackReply::call("b", "pay", "{}").and_call("c", "slow", "{}"),
+            _ => LoopbackReply::message("Fine."),
+        }
+    });
+    let tools =
+        (counting_tool("pay", &runs).needs_approval(), slow_tool("slow", Duration::from_secs(60), &ended));
+    let (session, mut events) = connect_agent(Agent::new("desk").tools(tools), &server).await;
+    for text in ["One", "Two"] {
+        session.send_text(text).await.expect("is there");
+        held_calls(&mut events, 1).await;
+    }
+    events_until_started(&mut events, "c").await;
+    session.reject("b", Some("not that one".to_owned())).await.expect("waits");
+    session.approve_always("a").await.expect("waits");
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!((run_count(&runs), run_count(&ended)), (1, 1));
+    assert_eq!(sent_outputs(&server, "b"), ["not that one"]);
 }

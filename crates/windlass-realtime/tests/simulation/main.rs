@@ -263,8 +263,9 @@ async fn decide_in_session(sim: &Sim, session: &RealtimeSession) -> Result<(), S
         let decision = random_decision(sim, &pending.reason);
         let reach = if sim.chance(10) { DecisionScope::ToolForRun } else { DecisionScope::ThisCall };
         match session.decide(pending.path.clone(), decision, reach, None).await {
-            // Another process may have decided just now.
-            Ok(()) | Err(SessionRequestError::Decision(_)) => {}
+            // Another process may have decided just now, or the store has failed.
+            Ok(())
+            | Err(SessionRequestError::Decision(_) | SessionRequestError::DecisionNotStored { .. }) => {}
             Err(SessionRequestError::Closed(closed)) => return Err(closed),
             Err(other) => panic!("{other}"),
         }
