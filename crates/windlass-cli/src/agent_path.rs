@@ -19,6 +19,9 @@ use crate::project::{AGENT_FILE, CliProject};
 /// Name of the artefact with the path of a run's agent file.
 pub(crate) const AGENT_PATH_ARTEFACT: &str = ".agent";
 
+/// Beginning of the ids of voice conversations. The runs of a conversation have its id, a slash, and a part of their own.
+pub(crate) const VOICE_CONVERSATION_PREFIX: &str = "talk-";
+
 /// The path of an agent file as the store has it.
 #[derive(Serialize, Deserialize)]
 struct StoredAgentPath {
@@ -83,6 +86,11 @@ pub(crate) async fn agent_file_of_run(
 fn path_message<'a>(run: &'a RunId, digest: &'a Digest) -> MacMessage<'a> {
     let scope = run.as_str().split('/').next().unwrap_or_default();
     MacMessage::Artefact { scope, name: AGENT_PATH_ARTEFACT, body: digest }
+}
+
+/// Returns true if a run executes the calls of a voice conversation, whose process goes on with it.
+pub(crate) fn is_voice_run(run: &RunId) -> bool {
+    run.as_str().starts_with(VOICE_CONVERSATION_PREFIX) && run.as_str().contains('/')
 }
 
 fn path_digest(path: &Path) -> Digest {

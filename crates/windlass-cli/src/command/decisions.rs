@@ -20,7 +20,7 @@ use windlass::store::{
 
 use super::resume::resume_run;
 use super::runs::status_name;
-use crate::agent_path::agent_file_of_run;
+use crate::agent_path::{agent_file_of_run, is_voice_run};
 use crate::approver_identity::ApproverIdentity;
 use crate::args::{AnswerArgs, ApproveArgs, CliArgs, DriveArgs, PendingCallArgs, RejectArgs, SettleArgs};
 use crate::cli_error::{CliError, CommandExit};
@@ -213,14 +213,16 @@ async fn decide_call(
             }
         }
     }
-    if about.resume {
+    let is_of_voice = is_voice_run(run);
+    if about.resume && !is_of_voice {
         return resume_here(args, term, store, &call.stored).await;
     }
     if term.output_format() == OutputFormat::Text && status_name(&call.stored) != "running" {
         let is_queued = store.load_queued_run(run).await?.is_some();
-        term.eprint_hint(match is_queued {
-            true => "a worker goes on with the run".to_owned(),
-            false => format!("`{} resume {run}` resumes the run", term.command_prefix()),
+        term.eprint_hint(match (is_queued, is_of_voice) {
+            (true, _) => "a worker goes on with the run".to_owned(),
+            (false, true) => "the conversation of `windlass talk` goes on with the call".to_owned(),
+            (false, false) => format!("`{} resume {run}` resumes the run", term.command_prefix()),
         });
     }
     Ok(CommandExit::Success)

@@ -12,7 +12,7 @@ use windlass::store::{LeaseObserver, LeaseOwner, LeaseStanding, Store, load_paus
 use super::run::announce_run;
 use super::{build_driver, find_agent, resume_text};
 use crate::agent_file::AgentFile;
-use crate::agent_path::recorded_agent_path;
+use crate::agent_path::{is_voice_run, recorded_agent_path};
 use crate::args::{CliArgs, DriveArgs, ResumeArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::{CliProject, find_run, is_resumable};
@@ -31,7 +31,9 @@ pub(crate) async fn run(
         return resume_text::run(args, resume, path, term).await;
     }
     let store = CliProject::from_args(args)?.open_existing().await?;
-    let stored = find_run(&*store, resume.run.as_deref(), is_resumable).await?;
+    let stored =
+        find_run(&*store, resume.run.as_deref(), |stored| is_resumable(stored) && !is_voice_run(&stored.run))
+            .await?;
     resume_run(args, term, store, &stored.run, resume.agent.clone(), &resume.drive).await
 }
 
@@ -53,6 +55,15 @@ pub(crate) async fn resume_run(
         };
         return Err(CliError::usage(format!("run {run} has ended: it {how}")).with_hint(format!(
             "`windlass show {run}` shows it; `windlass fork {run}` branches off at any record"
+        )));
+    }
+    if agent.is_none() && is_voice_run(run) {
+        return Err(CliError::usage(format!(
+            "run {run} has calls of a conversation of `windlass talk`, which goes on with them"
+        ))
+        .with_hint(format!(
+            "if that conversation has ended, `windlass resume {run} --agent FILE` goes on with the run as text, and \
+             `windlass cancel {run}` gives it up"
         )));
     }
     let project = CliProject::from_args(args)?;

@@ -15,7 +15,7 @@ use windlass_realtime::{
 
 use super::{check_keys, find_agent};
 use crate::agent_file::AgentFile;
-use crate::agent_path::{AGENT_PATH_ARTEFACT, encode_agent_path};
+use crate::agent_path::{AGENT_PATH_ARTEFACT, VOICE_CONVERSATION_PREFIX, encode_agent_path};
 use crate::approver_identity::ApproverIdentity;
 use crate::args::{CliArgs, TalkArgs};
 use crate::cli_error::{CliError, CommandExit};
@@ -117,7 +117,7 @@ async fn connect_session(
     if let Some(voice) = &talk.voice {
         settings.voice = Some(voice.clone());
     }
-    let session = RunId::new(format!("talk-{}", new_run_id()));
+    let session = RunId::new(format!("{VOICE_CONVERSATION_PREFIX}{}", new_run_id()));
     let path = encode_agent_path(&session, file.path(), store.mac_keys().map(|keys| &**keys));
     let mut builder = RealtimeSessionBuilder::new(agent, model)
         .session_id(session)

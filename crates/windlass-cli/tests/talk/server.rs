@@ -157,8 +157,13 @@ async fn a_call_is_approved_from_another_terminal() {
     assert_eq!(line["run"], held["run"]);
     let run = held["run"].as_str().expect("a run");
     let digest = project.digest_of(run);
-    let approved = project.run_windlass(&["approve", run, "w1", "--digest", &digest]);
+    // The conversation goes on with its calls, and not the model of another process.
+    let resumed = project.run_windlass(&["resume", run]);
+    assert_eq!(resumed.code, Some(2), "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("windlass talk"), "{}", resumed.stderr);
+    let approved = project.run_windlass(&["approve", run, "w1", "--digest", &digest, "--resume"]);
     assert_eq!(approved.code, Some(0), "{}", approved.stderr);
+    assert!(approved.stderr.contains("goes on with the call"), "{}", approved.stderr);
     assert_eq!(expect(&mut socket, "call_settled").await["status"], "succeeded");
     assert!(project.file("order.txt").exists());
     // The page that displayed the call comes too late.
