@@ -152,8 +152,8 @@ impl OpenAiRealtime {
 
     async fn build_request(&self) -> Result<Request<()>, RealtimeConnectionError> {
         let query = match (&self.call_id, &self.model) {
-            (Some(call), _) => Some(format!("call_id={call}")),
-            (None, Some(model)) => Some(format!("model={model}")),
+            (Some(call), _) => Some(format!("call_id={}", escape_query_value(call))),
+            (None, Some(model)) => Some(format!("model={}", escape_query_value(model))),
             (None, None) => None,
         };
         let address = match (query, self.url.contains('?')) {
@@ -162,7 +162,9 @@ impl OpenAiRealtime {
             (Some(query), true) => format!("{}&{query}", self.url),
         };
         let uri: Uri = address.parse().map_err(|error| {
-            RealtimeConnectionError::permanent(format!("`{address}` is not a valid URL: {error}"))
+            // The query may have a key.
+            let place = self.url.split('?').next().unwrap_or_default();
+            RealtimeConnectionError::permanent(format!("`{place}` is not a valid URL: {error}"))
         })?;
         let mut request = uri
             .into_client_request()
@@ -219,6 +221,20 @@ impl RealtimeModel for OpenAiRealtime {
         }
         .boxed()
     }
+}
+
+/// Escapes a value for the query of a URL.
+fn escape_query_value(value: &str) -> String {
+    let mut escaped = String::new();
+    for byte in value.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' | b'@' => {
+                escaped.push(char::from(byte));
+            }
+            _ => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
 }
 
 /// Returns the error of a connection that could not be opened. An untrusted certificate, a refusing proxy or a

@@ -525,9 +525,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                     && pending.digest == display.call_digest
             })
         };
-        let exact = open.iter().filter(|(_, pending)| pending.path == *call).filter(|one| is_displayed(one));
         // The newest hold of the call is the last one.
-        if let Some((run, pending)) = exact.last() {
+        let exact = open.iter().rfind(|one| one.1.path == *call && is_displayed(one));
+        if let Some((run, pending)) = exact {
             return Ok(((*run).clone(), (*pending).clone()));
         }
         let is_short = display.is_none() && call.parent_calls().is_empty();

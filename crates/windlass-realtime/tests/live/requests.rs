@@ -351,6 +351,17 @@ async fn the_handshake_names_the_client_and_the_call() {
     assert!(request.contains("user-agent: windlass-realtime/"), "{request}");
     let request = requested(|url| OpenAiRealtime::with_url(url).model("m").attach_call("rtc_1")).await;
     assert!(request.starts_with("get /v1/realtime?call_id=rtc_1 http/1.1\r\n"), "{request}");
+    let request = requested(|url| OpenAiRealtime::with_url(url).attach_call("a&b=c #ü")).await;
+    let escaped = "get /v1/realtime?call_id=a%26b%3dc%20%23%c3%bc http/1.1\r\n";
+    assert!(request.starts_with(escaped), "{request}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_about_an_address_repeats_no_key() {
+    let model = OpenAiRealtime::with_url("wss://exa mple/v1/realtime?api-key=hunter2");
+    let refused = RealtimeSessionBuilder::new(guide_agent(), model).connect().await;
+    let message = refused.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(message.contains("wss://exa mple") && !message.contains("hunter2"), "{message}");
 }
 
 /// A transport that opens nothing and reports the address.
