@@ -282,7 +282,7 @@ impl RealtimeHistory {
         }
     }
 
-    /// Inserts an item, or overwrites the known item with the same id.
+    /// Inserts an item after another one, or at the beginning, or overwrites the known item with the same id.
     pub(crate) fn overwrite_item(
         &mut self,
         item: RealtimeItem,
@@ -292,6 +292,10 @@ impl RealtimeHistory {
             Some(place) => {
                 self.items[place] = item.clone();
                 Some(HistoryChange::Updated(item))
+            }
+            None if after.is_none() => {
+                self.items.insert(0, item.clone());
+                Some(HistoryChange::Added { item, after: None })
             }
             None => self.upsert_item(item, after),
         }

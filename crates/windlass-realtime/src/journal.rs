@@ -44,7 +44,7 @@ pub enum RealtimeEntry {
     ItemChanged {
         /// The item.
         item: RealtimeItem,
-        /// The preceding item.
+        /// The preceding item; absent if the item is the first.
         after: Option<ItemId>,
         /// The time of the model's response to the item.
         #[serde(default, skip_serializing_if = "RespondWhen::is_now")]

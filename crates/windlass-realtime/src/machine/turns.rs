@@ -502,6 +502,7 @@ impl RealtimeMachine {
         self.remember_ended_response(response);
         let Some(turn) = self.turns.get_mut(response) else { return };
         let places: Vec<(ItemId, u32)> = turn.texts.iter().map(|(place, _)| place.clone()).collect();
+        let without_end: Vec<ItemId> = turn.open_items.iter().cloned().collect();
         // A last check covers short responses and the ends of long ones.
         if turn.agent.has_guardrails && turn.character_count > turn.checked_characters && !turn.is_tripped {
             self.pending_effects.push(turn.start_check(response));
@@ -516,6 +517,15 @@ impl RealtimeMachine {
             let change = self.history.edit_item(&item, |known| {
                 if known.status == RealtimeItemStatus::InProgress {
                     known.status = whole;
+                }
+            });
+            self.record_change(change);
+        }
+        // An item of which nothing came but its announcement ends here, too.
+        for item in without_end {
+            let change = self.history.edit_item(&item, |known| {
+                if known.status == RealtimeItemStatus::InProgress {
+                    known.status = RealtimeItemStatus::Interrupted;
                 }
             });
             self.record_change(change);

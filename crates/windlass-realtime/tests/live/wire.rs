@@ -12,8 +12,9 @@ use windlass_realtime::openai::RealtimeEventDecoder;
 use windlass_realtime::settings::{RealtimeSettings, SemanticVad, ServerTurnActions, TurnDetection};
 use windlass_realtime::testing::{FaultTrigger, LoopbackReply, WireFault};
 use windlass_realtime::{
-    FolderJournal, MemoryJournal, REALTIME_JOURNAL_FORMAT, RealtimeContentPart, RealtimeEntry, RealtimeError,
-    RealtimeEvent, RealtimeJournal, RealtimeSessionBuilder, ReplayedSession, RespondWhen,
+    FolderJournal, ItemId, MemoryJournal, REALTIME_JOURNAL_FORMAT, RealtimeContentPart, RealtimeEntry,
+    RealtimeError, RealtimeEvent, RealtimeItem, RealtimeJournal, RealtimeSessionBuilder, ReplayedSession,
+    RespondWhen,
 };
 
 use crate::support::*;
@@ -212,4 +213,18 @@ fn absurd_numbers_of_tokens_add_up_to_the_largest_number() {
     let mut sum = absurd;
     sum.add(&absurd);
     assert_eq!((sum.input, sum.cached, sum.output), (tokens, tokens, tokens));
+}
+
+/// An item is journalled when it is complete, and later ones may be complete before.
+#[test]
+fn the_first_item_stays_the_first_if_it_is_complete_after_others() {
+    let item = |id: &str, after: Option<&str>| RealtimeEntry::ItemChanged {
+        item: RealtimeItem::message(id, Role::User, vec![RealtimeContentPart::text(id)]),
+        after: after.map(ItemId::from),
+        respond: RespondWhen::Now,
+    };
+    let entries = [item("b", Some("a")), item("c", Some("b")), item("a", None)];
+    let history = ReplayedSession::replay(&entries).expect("is valid").history;
+    let ids: Vec<&str> = history.items().iter().map(|item| item.id.as_str()).collect();
+    assert_eq!(ids, ["a", "b", "c"]);
 }
