@@ -357,6 +357,38 @@ fn always_never_covers_another_command() {
     screen.wait_for_question("Number, or Enter to go back");
     screen.type_keys("1\n");
     screen.wait_for("is approved by your rule: exactly this command");
+#[test]
+fn a_call_that_would_be_refused_is_displayed_whole_and_cannot_be_approved() {
+    let project = project_with_calls(
+        SHELL,
+        &[("c1", "write_file", json!({ "path": "notes.txt", "content": "EVIL" }))],
+        "Done.",
+    );
+    project.run_windlass(&["run", ".", "Go.", "--run-id", "one"]);
+    let creating = project.digest_of("one");
+    // The file may be gone again when the run resumes.
+    std::fs::write(project.file("notes.txt"), "mine\n").expect("it can be written");
+    let shown = project.run_windlass(&["show", "one"]).stdout;
+    assert!(shown.contains("would be refused"), "{shown}");
+    assert!(shown.contains(r#"│ content  "EVIL""#), "{shown}");
+    let refused = project.digest_of("one");
+    assert_ne!(refused, creating);
+    for words in
+        [&["approve", "--digest", &refused][..], &["approve", "one", "c1", "--digest", &refused, "--resume"]]
+    {
+        let ran = project.run_windlass(words);
+        assert_eq!(ran.code, Some(2), "{words:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("cannot be approved: it would be refused"), "{}", ran.stderr);
+    }
+    let edited = r#"{"path":"notes.txt","content":"other"}"#;
+    let screen = PtyScreen::start(project.folder(), 40, 100, &["approve", "one", "--arguments", edited]);
+    let (status, shown) = screen.wait_for_exit();
+    assert_eq!(status.code(), Some(2), "{shown}");
+    let ran = project.run_windlass(&["reject", "--digest", &refused]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(std::fs::read_to_string(project.file("notes.txt")).expect("it is there"), "mine\n");
+}
+
     screen.wait_for(r#"shell  "touch two""#);
     screen.wait_for_question("Allow it?");
     screen.type_keys("l\n");

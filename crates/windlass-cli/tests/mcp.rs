@@ -66,6 +66,10 @@ fn tools_of_a_real_server_are_listed_and_used_when_a_person_says_so() {
     let ran = project.run_windlass(&["run", ".", "Keep it.", "--run-id", "one"]);
     assert_eq!(ran.code, Some(3), "it waits: {}", ran.stderr);
     assert!(!note.exists(), "nobody has said yes");
+    // The server's tool has the name and the arguments of the workspace's, and is displayed as what it is.
+    let shown = project.run_windlass(&["show", "one"]).stdout;
+    assert!(shown.contains("mcp:files/write_file") && shown.contains(r#"content  "kept""#), "{shown}");
+    assert!(!shown.contains("would be refused") && !shown.contains("creates"), "{shown}");
     let digest = project.digest_of("one");
     let approved = project.run_windlass(&["approve", "one", "w1", "--digest", &digest]);
     assert_eq!(approved.code, Some(0), "{}", approved.stderr);

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use windlass::context::ContextPolicy;
+use windlass::core::tool::ToolKey;
 use windlass::model::{ModelSettings, SharedModel};
 use windlass::price::PriceList;
 use windlass::run::{ModelRetryPolicy, RetriesExhausted, RunBuilder};
@@ -224,9 +225,14 @@ impl AgentFile {
         mcp::list_tools(self).await
     }
 
-    /// Previews the change that a call would make to a file, for the approver.
-    pub(crate) fn preview_change(&self, tool: &str, arguments: &str) -> Option<ChangePreview> {
-        tools::preview_change(self, tool, arguments)
+    /// Previews the change that a call of one of the workspace's own tools would make to a file, for the approver; `None`
+    /// for other tools.
+    pub(crate) fn preview_change(&self, tool: &ToolKey, arguments: &str) -> Option<ChangePreview> {
+        // The tool of a server or of a namespace is not the workspace's, whatever its name is.
+        match tool {
+            ToolKey::Bare(name) => tools::preview_change(self, name, arguments),
+            ToolKey::Namespaced { .. } | ToolKey::Deferred(_) | ToolKey::Mcp { .. } => None,
+        }
     }
 
     /// Returns the folder that the tools work in.

@@ -168,6 +168,11 @@ async fn decide_call(
             "approve this call alone; the prompt of `windlass resume` offers narrower rules for commands",
         ));
     }
+    if let (Decision::Approve | Decision::ApproveEdited { .. }, Some(why)) =
+        (&request.decision, call.review.refusal())
+    {
+        return Err(refused_error(path, why));
+    }
     if about.digest.is_none() && !confirm_in_terminal(term, &call.review, request.verb, run.as_str()).await? {
         term.eprint_line("nothing was decided");
         return Ok(CommandExit::WaitingForPerson);
@@ -397,6 +402,13 @@ async fn post(
         Some(signer) => post_signed_decision(&**store, run, path, decision, scope, review, &signer).await,
         None => post_reviewed_decision(&**store, run, path, decision, scope, review).await,
     }
+}
+
+/// Returns the error for the approval of a call that would be refused if it ran now.
+fn refused_error(path: &CallPath, why: &str) -> CliError {
+    CliError::usage(format!("call {path} cannot be approved: it {why}")).with_hint(
+        "reject the call, or approve it when the reason is gone; `windlass show` shows it as it is now",
+    )
 }
 
 fn post_error(path: &CallPath, error: PostDecisionError) -> CliError {

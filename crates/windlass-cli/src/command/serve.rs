@@ -117,7 +117,7 @@ fn report_prices(files: &[Arc<AgentFile>]) -> Result<Arc<PriceList>, CliError> {
 
 fn preview(files: &[Arc<AgentFile>], call: &windlass::core::decision::PendingCall) -> Option<CallPreview> {
     let file = files.iter().find(|file| file.name() == call.agent.as_str())?;
-    let preview = file.preview_change(call.tool.name(), &call.arguments)?;
+    let preview = file.preview_change(&call.tool, &call.arguments)?;
     let is_refused = matches!(preview.status, PreviewStatus::Refused);
     Some(CallPreview { title: preview.title, is_refused, lines: preview.lines })
 }

@@ -30,7 +30,7 @@ impl CallReview {
     pub(crate) fn new(run: &RunId, pending: &PendingCall, file: Option<&AgentFile>) -> Self {
         let preview = match pending.reason {
             HoldReason::Question(_) => None,
-            _ => file.and_then(|file| file.preview_change(pending.tool.name(), &pending.arguments)),
+            _ => file.and_then(|file| file.preview_change(&pending.tool, &pending.arguments)),
         };
         let refusal = preview.as_ref().and_then(|preview| match &preview.status {
             PreviewStatus::Refused => Some(preview.title.clone()),
@@ -42,10 +42,12 @@ impl CallReview {
                 format!("The model could read text from {} before this call.", pending.context_sources);
             body.push(paint(TextStyle::Waiting, text));
         }
-        body.extend(match preview {
-            Some(preview) => diff_lines(&preview),
-            None => argument_lines(&pending.arguments),
-        });
+        // A refused change has no diff, and it may be possible when the call runs.
+        let has_diff = preview.as_ref().is_some_and(|preview| preview.status == PreviewStatus::Applicable);
+        body.extend(preview.iter().flat_map(diff_lines));
+        if !has_diff {
+            body.extend(argument_lines(&pending.arguments));
+        }
         let text = |lines: &[StyledText]| {
             lines.iter().map(|line| line.plain().as_str().to_owned() + "\n").collect::<String>()
         };

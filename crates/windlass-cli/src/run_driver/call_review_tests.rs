@@ -106,6 +106,65 @@ fn any_value() -> impl Strategy<Value = Value> {
     ]
 }
 
+/// Creates a folder with an agent file and a note.
+fn agent_file() -> (tempfile::TempDir, AgentFile) {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    std::fs::write(folder.path().join("agent.toml"), "tools = [\"files\"]\n").expect("it can be written");
+    std::fs::write(folder.path().join("notes.md"), "old\n").expect("it can be written");
+    let file = AgentFile::read(folder.path()).expect("it is an agent file");
+    (folder, file)
+}
+
+#[test]
+fn a_tool_of_another_owner_is_never_displayed_as_a_change_of_the_workspace() {
+    let (_folder, file) = agent_file();
+    for path in ["new.md", "notes.md", "/srv/elsewhere"] {
+        let arguments = json!({ "path": path, "content": "EVIL" }).to_string();
+        let bare = pending(ToolKey::bare("write_file"), "helper", "c1", &arguments);
+        let of_workspace = CallReview::new(&RunId::from("one"), &bare, Some(&file));
+        assert!(of_workspace.lines(None)[1].plain().as_str().contains(if path == "new.md" {
+            "creates"
+        } else {
+            "would be refused"
+        }));
+        let server = ToolKey::Mcp { server: "files".into(), name: "write_file".into(), definition: None };
+        let namespaced = ToolKey::Namespaced { namespace: "other".into(), name: "write_file".into() };
+        for key in [server, namespaced, ToolKey::Deferred("write_file".into())] {
+            let call = pending(key.clone(), "helper", "c1", &arguments);
+            let review = CallReview::new(&RunId::from("one"), &call, Some(&file));
+            let lines = shown(&review, None);
+            assert_eq!(
+                lines[1..],
+                [r#"  │ content  "EVIL""#.to_owned(), format!(r#"  │ path     "{path}""#)],
+                "{key}"
+            );
+            assert_eq!(review.refusal(), None, "{key}");
+        }
+    }
+}
+
+#[test]
+fn a_change_that_would_be_refused_is_displayed_with_its_arguments() {
+    let (folder, file) = agent_file();
+    let arguments = json!({ "path": "notes.md", "content": "EVIL" }).to_string();
+    for reason in [HoldReason::Approval, HoldReason::InDoubt] {
+        let mut call = pending(ToolKey::bare("write_file"), "helper", "c1", &arguments);
+        call.reason = reason;
+        let refused = CallReview::new(&RunId::from("one"), &call, Some(&file));
+        assert!(refused.refusal().is_some_and(|why| why.contains("would be refused")), "{refused:?}");
+        let text = shown(&refused, None).join("\n");
+        assert!(text.contains(r#"│ content  "EVIL""#) && text.contains(r#"│ path     "notes.md""#), "{text}");
+        // The same change is another sheet where it is possible.
+        let (notes, away) = (folder.path().join("notes.md"), folder.path().join("away.md"));
+        std::fs::rename(&notes, &away).expect("it moves");
+        let possible = CallReview::new(&RunId::from("one"), &call, Some(&file));
+        assert_eq!(possible.refusal(), None);
+        assert!(shown(&possible, None).join("\n").contains("+EVIL"), "{possible:?}");
+        assert_ne!(possible.digest(), refused.digest());
+        std::fs::rename(&away, &notes).expect("it moves");
+    }
+}
+
 #[test]
 fn a_call_in_doubt_says_when_its_process_was_last_seen() {
     let mut pending = pending(ToolKey::Bare("pay".into()), "till", "c1", "{}");

@@ -33,7 +33,10 @@ impl RunDriver {
                 return Ok(None);
             };
             draft.clone_from(&edited);
-            if let Err(problem) = check(&edited) {
+            let changed = PendingCall { arguments: edited.clone(), ..pending.clone() };
+            let review = CallReview::new(paused.record().run_id(), &changed, Some(&self.file));
+            let refusal = review.refusal().map(|why| format!("The call {why}"));
+            if let Some(problem) = check(&edited).err().or(refusal) {
                 for line in SafeText::from_lines(&problem) {
                     self.term.eprint_line(styled!["  ", paint(TextStyle::Failure, line)]);
                 }
@@ -46,8 +49,6 @@ impl RunDriver {
                     }
                 }
             }
-            let changed = PendingCall { arguments: edited.clone(), ..pending.clone() };
-            let review = CallReview::new(paused.record().run_id(), &changed, Some(&self.file));
             match self.display_review(paused, pending, &review).await? {
                 DisplayEnd::Complete => paused.display_as(Some(review.digest())),
                 DisplayEnd::Rejected => return self.reject_call(paused, pending).await.map(Some),
