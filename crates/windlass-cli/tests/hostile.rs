@@ -162,6 +162,23 @@ fn a_window_that_becomes_smaller_is_shown_every_line() {
 }
 
 #[test]
+fn a_window_without_room_for_a_page_shows_nothing_and_approves_nothing() {
+    let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["touch", "made"]))], "Done.");
+    let mut screen = PtyScreen::start(project.folder(), 5, 80, &["run", ".", "Go.", "--run-id", "one"]);
+    screen.wait_for("too small to display");
+    screen.type_keys("y\n");
+    screen.wait_for("when all of it was displayed");
+    screen.resize(40, 80);
+    screen.type_keys("\n");
+    screen.wait_for_question("Allow it?");
+    assert!(screen.screen_text().contains(r#"│ args     ["made"]"#), "{}", screen.screen_text());
+    screen.type_keys("l\n");
+    let (status, shown) = screen.wait_for_exit();
+    assert_eq!(status.code(), Some(3), "{shown}");
+    assert!(!project.file("made").exists());
+}
+
+#[test]
 fn a_long_line_is_wrapped_and_not_cut() {
     let words = format!("echo {}; rm -rf everything", "harmless ".repeat(30));
     let project = project_with_calls(SHELL, &[("c1", "run_command", json!({ "shell": words }))], "Done.");

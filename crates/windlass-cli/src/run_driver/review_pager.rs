@@ -58,7 +58,7 @@ impl<'a> ReviewPager<'a> {
         Self { review, lines: review.lines(Some(size.columns)), printed: 0, size }
     }
 
-    /// Prints the next page, or the first one anew if the window has another size.
+    /// Prints the next page, or the first one anew if the window has another size; none if the window is too small.
     pub(crate) fn print_page(&mut self, term: &Terminal) {
         let size = WindowSize::of_terminal(term);
         if size != self.size {
@@ -67,6 +67,11 @@ impl<'a> ReviewPager<'a> {
             if is_begun {
                 term.eprint_line("  The window has another size: the call is displayed from its start.");
             }
+        }
+        if term.is_window_too_small() {
+            self.printed = 0;
+            term.eprint_line("  The window is too small to display the call.");
+            return;
         }
         let page = size.rows.saturating_sub(PROMPT_ROWS).max(1);
         for line in self.lines.iter().skip(self.printed).take(page) {

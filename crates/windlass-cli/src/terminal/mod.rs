@@ -151,6 +151,11 @@ impl Terminal {
         window_size().map_or(DEFAULT_HEIGHT, |(_, rows)| rows).max(MIN_HEIGHT)
     }
 
+    /// Returns true if the window is smaller than the smallest layout, so that lines scroll past unseen.
+    pub(crate) fn is_window_too_small(&self) -> bool {
+        window_size().is_some_and(|(columns, rows)| columns < MIN_WIDTH || rows < MIN_HEIGHT)
+    }
+
     /// Prints a line to standard output. Write errors are ignored, because the reader may have closed the
     /// pipe.
     pub(crate) fn print_line(&self, line: impl Into<StyledText>) {
