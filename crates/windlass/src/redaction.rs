@@ -39,6 +39,8 @@ pub(crate) struct SecretRegistry {
 /// The redacted form of one call.
 #[derive(Clone, Default)]
 struct CallSecrets {
+    /// Names of the secret arguments of the call's tool.
+    secret_fields: Vec<Arc<str>>,
     /// Redacted arguments, if the call has secret ones.
     redacted_arguments: Option<String>,
     output_visibility: OutputVisibility,
@@ -75,16 +77,21 @@ impl SecretRegistry {
                 redact_arguments(&call.arguments, fields)
             }
         };
-        self.mark_path(path(), CallSecrets { redacted_arguments, output_visibility: tool.output_visibility });
+        let secret_fields = tool.secret_arguments.clone();
+        let output_visibility = tool.output_visibility;
+        self.mark_path(path(), CallSecrets { secret_fields, redacted_arguments, output_visibility });
     }
 
-    /// Registers the secret output of a call that an earlier driver planned. Its records say nothing about its output.
+    /// Registers the secret fields and the secret output of a call that an earlier driver planned. Its records name neither.
     pub(crate) fn mark_restored_call<C>(&self, tool: &Tool<C>, path: CallPath) {
-        if tool.output_visibility == OutputVisibility::Public {
+        if tool.secret_arguments.is_empty() && tool.output_visibility == OutputVisibility::Public {
             return;
         }
         let mut marked = lock_unpoisoned(&self.calls).remove(&path).unwrap_or_default();
-        marked.output_visibility = OutputVisibility::Secret;
+        marked.secret_fields.clone_from(&tool.secret_arguments);
+        if tool.output_visibility == OutputVisibility::Secret {
+            marked.output_visibility = OutputVisibility::Secret;
+        }
         self.mark_path(path, marked);
     }
 
@@ -149,10 +156,8 @@ impl SecretRegistry {
         let placeholders: Value = serde_json::from_str(&recorded.arguments).unwrap_or_default();
         collect_redacted_fields(&placeholders, "", &mut fields);
         self.mask_values(live, &fields.into_iter().map(Arc::from).collect::<Vec<_>>());
-        let marked = CallSecrets {
-            redacted_arguments: Some(recorded.arguments.clone()),
-            output_visibility: OutputVisibility::Public,
-        };
+        let marked =
+            CallSecrets { redacted_arguments: Some(recorded.arguments.clone()), ..CallSecrets::default() };
         self.mark_path(CallPath::new(path, recorded.id.clone()), marked);
     }
 
@@ -206,9 +211,18 @@ impl SecretRegistry {
             JournalEntry::CallSettled(settled) => Some(settled.output.clone()),
             _ => None,
         };
+        let secret_arguments = match &entry {
+            JournalEntry::CallHeld(held) => self.secret_fields_of(within, &held.call),
+            _ => Vec::new(),
+        };
         let mut redacted = self.mask.mask_value(self.redact_fields(within, entry));
-        if let (JournalEntry::CallSettled(settled), Some(original)) = (&mut redacted, original_output) {
-            settled.is_output_redacted = settled.output != original;
+        match (&mut redacted, original_output) {
+            (JournalEntry::CallSettled(settled), Some(original)) => {
+                settled.is_output_redacted = settled.output != original;
+            }
+            // An edit may have secrets that the call has not. Its decision is redacted by these names.
+            (JournalEntry::CallHeld(held), _) => held.secret_arguments = secret_arguments,
+            _ => {}
         }
         redacted
     }
@@ -314,6 +328,11 @@ impl SecretRegistry {
         self.call_secrets(within, call)?.redacted_arguments
     }
 
+    fn secret_fields_of(&self, within: &[CallId], call: &CallId) -> Vec<String> {
+        let secrets = self.call_secrets(within, call).unwrap_or_default();
+        secrets.secret_fields.iter().map(|field| field.to_string()).collect()
+    }
+
     fn output_visibility_of(&self, within: &[CallId], call: &CallId) -> OutputVisibility {
         self.call_secrets(within, call).map(|marked| marked.output_visibility).unwrap_or_default()
     }
@@ -384,39 +403,104 @@ fn is_same_field(one: &str, other: &str) -> bool {
 
 /// Returns edited arguments in which the placeholders of secrets are replaced by the secrets of the original arguments,
 /// or `None` if a placeholder has no original.
+///
+/// A secret belongs to the place where it was displayed. In a list that the edit changed, nobody can tell which of the
+/// elements a placeholder came from, so that its secrets count as lost.
 pub(crate) fn restore_secrets(edited: &str, original: &str, fields: &[Arc<str>]) -> Option<String> {
-    let (mut edited, mut original): (Value, Value) =
+    let (mut edited, original): (Value, Value) =
         (serde_json::from_str(edited).ok()?, serde_json::from_str(original).unwrap_or_default());
-    for field in fields {
-        let mut originals = Vec::new();
-        for_each_at(&mut original, field, &mut |held| originals.push(held.clone()));
-        let (mut place, mut is_lost) = (0, false);
-        for_each_at(&mut edited, field, &mut |held| {
-            if held.as_str() == Some(REDACTED) {
-                match originals.get(place) {
-                    Some(secret) if secret.as_str() != Some(REDACTED) => *held = secret.clone(),
-                    Some(_) | None => is_lost = true,
-                }
-            }
-            place += 1;
-        });
-        if is_lost {
-            return None;
-        }
-    }
-    Some(canonical_json(&edited))
+    let (displayed_edit, displayed_original) =
+        (without_secrets(&edited, fields), without_secrets(&original, fields));
+    let displayed = Some(ValuePair { edited: &displayed_edit, original: &displayed_original });
+    let are_restored = fields.iter().all(|field| restore_at(&mut edited, Some(&original), displayed, field));
+    are_restored.then(|| canonical_json(&edited))
 }
 
-/// Returns edited arguments without the secrets: fields that are a placeholder in the recorded arguments. `None` if
-/// nothing changed.
-pub(crate) fn redact_like(edited: &str, recorded: &str) -> Option<String> {
+/// Two values at the same place: of edited arguments, and of the original ones.
+#[derive(Clone, Copy)]
+struct ValuePair<'a> {
+    edited: &'a Value,
+    original: &'a Value,
+}
+
+impl<'a> ValuePair<'a> {
+    fn field(self, name: &str) -> Option<Self> {
+        Some(Self { edited: self.edited.get(name)?, original: self.original.get(name)? })
+    }
+
+    fn element(self, place: usize) -> Option<Self> {
+        Some(Self { edited: self.edited.get(place)?, original: self.original.get(place)? })
+    }
+
+    fn is_same(self) -> bool {
+        canonical_json(self.edited) == canonical_json(self.original)
+    }
+}
+
+/// Replaces the placeholders at a path, as [`for_each_at`] reads it, by the originals of the same places. `displayed` are
+/// the values without their secrets. Returns false if a placeholder has no original.
+fn restore_at(
+    edited: &mut Value,
+    original: Option<&Value>,
+    displayed: Option<ValuePair<'_>>,
+    path: &str,
+) -> bool {
+    let mut are_restored = true;
+    match edited {
+        Value::Array(values) => {
+            let displayed = displayed.filter(|displayed| displayed.is_same());
+            for (place, value) in values.iter_mut().enumerate() {
+                let displayed = displayed.and_then(|displayed| displayed.element(place));
+                let original =
+                    original.and_then(|original| original.get(place)).filter(|_| displayed.is_some());
+                are_restored &= restore_at(value, original, displayed, path);
+            }
+        }
+        Value::Object(fields) => {
+            for (name, held) in fields.iter_mut() {
+                let original = original.and_then(|original| original.get(name));
+                if is_same_field(name, path) {
+                    if held.as_str() == Some(REDACTED) {
+                        match original {
+                            Some(secret) if secret.as_str() != Some(REDACTED) => *held = secret.clone(),
+                            Some(_) | None => are_restored = false,
+                        }
+                    }
+                } else if let Some((first, rest)) = path.split_once('.')
+                    && is_same_field(name, first)
+                {
+                    let displayed = displayed.and_then(|displayed| displayed.field(name));
+                    are_restored &= restore_at(held, original, displayed, rest);
+                }
+            }
+        }
+        _ => {}
+    }
+    are_restored
+}
+
+/// Returns a value with a placeholder in every secret field.
+fn without_secrets(value: &Value, fields: &[Arc<str>]) -> Value {
+    let mut redacted = value.clone();
+    for field in fields {
+        for_each_at(&mut redacted, field, &mut |held| *held = REDACTED.into());
+    }
+    redacted
+}
+
+/// Returns edited arguments without the secrets: the secret fields of the tool, and the fields that are a placeholder in
+/// the recorded arguments. `None` if nothing changed.
+pub(crate) fn redact_edit<F: AsRef<str>>(
+    edited: &str,
+    recorded: &str,
+    secret_fields: &[F],
+) -> Option<String> {
     if recorded == REDACTED {
         return Some(REDACTED.to_owned());
     }
-    let recorded: Value = serde_json::from_str(recorded).ok()?;
     let mut edited: Value = serde_json::from_str(edited).ok()?;
-    let mut fields = Vec::new();
-    collect_redacted_fields(&recorded, "", &mut fields);
+    let mut fields = secret_fields.iter().map(|field| field.as_ref().to_owned()).collect();
+    collect_redacted_fields(&serde_json::from_str(recorded).unwrap_or_default(), "", &mut fields);
     let mut is_changed = false;
     for field in &fields {
         for_each_at(&mut edited, field, &mut |held| {
@@ -440,21 +524,23 @@ fn collect_redacted_fields(value: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Returns a text with the secrets of the arguments redacted.
+/// Returns a text with the secrets of the arguments redacted. The longest is replaced first, so that no part of it stays
+/// where another secret is its beginning.
 pub(crate) fn redact_text(text: &str, arguments: &str, fields: &[Arc<str>]) -> String {
     let mut value: Value = serde_json::from_str(arguments).unwrap_or_default();
-    let mut text = text.to_owned();
+    let mut secrets = Vec::new();
     for field in fields {
-        for_each_at(&mut value, field, &mut |held| {
-            let held = match held {
-                Value::String(held) => std::mem::take(held),
-                Value::Null => return,
-                other => other.to_string(),
-            };
-            if !held.is_empty() {
-                text = text.replace(&held, REDACTED);
-            }
+        for_each_at(&mut value, field, &mut |held| match held {
+            Value::String(held) => secrets.push(std::mem::take(held)),
+            Value::Null => {}
+            other => secrets.push(other.to_string()),
         });
     }
-    text
+    secrets.retain(|secret| !secret.is_empty());
+    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, REDACTED))
 }
+
+#[cfg(test)]
+#[path = "redaction_tests.rs"]
+mod tests;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
+use windlass::core::canonical::canonical_json;
 use windlass::core::decision::{Decision, DecisionScope, PersonQuestion};
 use windlass::core::id::RunId;
 use windlass::core::item::ContentPart;
@@ -355,4 +356,78 @@ async fn an_edit_through_the_store_keeps_the_secret_or_is_refused() {
     let input = model.requests()[1].input_text().join("\n");
     assert!(input.contains(&format!("charged {CARD}")), "{input}");
     check.finish("posted edit", &traces).await;
+}
+
+/// A tool with a secret argument that the model may leave out, and one in a list.
+fn transfer_tool() -> Tool {
+    let transfer = json!({
+        "type": "object",
+        "properties": { "to": { "type": "string" }, "pin": { "type": "string" } },
+        "required": ["to"],
+    });
+    let fields = json!({
+        "card": { "type": "string" },
+        "transfers": { "type": "array", "items": transfer },
+    });
+    let schema = json!({ "type": "object", "properties": fields, "required": [] });
+    Tool::dynamic("transfer", "Pays.", schema, |_, arguments: Value| async move {
+        Ok::<_, String>(format!("paid with {arguments}"))
+    })
+    .secret_arguments(["card", "transfers.pin"])
+    .needs_approval()
+}
+
+#[tokio::test]
+async fn a_secret_that_an_edit_adds_is_not_stored() {
+    let traces = TraceCapture::default();
+    let _guard = tracing::subscriber::set_default(traces.clone());
+    let mut check = LeakCheck::new();
+    let call = ScriptedResponse::call("c1", "transfer", json!({ "transfers": [] }));
+    let (agent, model) = agent(transfer_tool(), [call, ScriptedResponse::text("done")]);
+    let run = RunId::from("run-1");
+    let mut paused = paused(check.run(agent.run("pay").run_id(run.clone())).await);
+    let edited = json!({ "card": CARD, "transfers": [{ "to": "A", "pin": OTHER_CARD }] }).to_string();
+    let through_store = post_decision(
+        &*check.store,
+        &run,
+        "c1",
+        Decision::ApproveEdited { arguments: edited.clone() },
+        DecisionScope::ThisCall,
+        "ada",
+    );
+    let refused = through_store.await.expect_err("the store would keep it");
+    assert!(refused.to_string().contains("secret arguments cannot be edited through a store"), "{refused}");
+    paused.approve_edited("c1", &edited).expect("it waits");
+    let text = paused.to_text();
+    let _ = writeln!(check.seen, "{paused:?} {text}");
+    check.run(agent.resume(paused)).await;
+    let input = model.requests()[1].input_text().join("\n");
+    assert!(input.contains(OTHER_CARD), "the body ran with the secrets of the edit: {input}");
+    check.finish("added by an edit", &traces).await;
+    // In another process the call asks for them.
+    let restored = PausedRun::from_text(&text).expect("it is whole");
+    let (there, _) = self::agent(transfer_tool(), [ScriptedResponse::text("done")]);
+    let asked = there.resume(restored).session(&Session::in_memory("desk")).await.expect("the run waits");
+    let reason = format!("{:?}", self::paused(Some(asked)).pending_calls()[0].reason);
+    assert!(reason.contains("(`card`, `transfers.pin`) were lost"), "{reason}");
+}
+
+#[tokio::test]
+async fn the_secret_of_a_removed_element_goes_to_no_other() {
+    let transfers = json!([{ "to": "A", "pin": CARD }, { "to": "B", "pin": OTHER_CARD }]);
+    let call = ScriptedResponse::call("c1", "transfer", json!({ "transfers": transfers }));
+    let (agent, model) = agent(transfer_tool(), [call, ScriptedResponse::text("done")]);
+    let mut paused = paused(Some(agent.run("pay").await.expect("the run waits")));
+    let edited = json!({ "transfers": [{ "to": "B", "pin": "[secret]" }] }).to_string();
+    paused.approve_edited("c1", &edited).expect("it waits");
+    let mut asked = self::paused(Some(agent.resume(paused).await.expect("the run waits")));
+    assert_eq!(model.requests().len(), 1, "the call has not run");
+    asked
+        .answer_question("c1", json!({ "secret_arguments": { "transfers.pin": OTHER_CARD } }))
+        .expect("it waits");
+    agent.resume(asked).await.expect("the run ends");
+    let input = model.requests()[1].input_text().join("\n");
+    assert!(input.contains(OTHER_CARD), "{input}");
+    let paid = json!({ "transfers": [{ "to": "B", "pin": OTHER_CARD }] });
+    assert!(input.contains(&format!("paid with {}", canonical_json(&paid))), "{input}");
 }

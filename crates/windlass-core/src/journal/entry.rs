@@ -427,12 +427,21 @@ pub struct CallHeld {
     /// For a call in doubt, the last time at which the driver that started it was seen, on that driver's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_driver_seen: Option<Timestamp>,
+    /// Names of the secret arguments of the call's tool: fields, or fields joined by dots. Edited arguments are recorded
+    /// without their values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secret_arguments: Vec<String>,
 }
 
 impl CallHeld {
     /// Creates a hold for a call whose body asks a question.
     pub fn for_question(call: CallId, question: PersonQuestion) -> Self {
-        Self { call, reason: HoldReason::Question(question), expires_at: None, last_driver_seen: None }
+        Self::new(call, HoldReason::Question(question))
+    }
+
+    /// Creates a hold that does not expire.
+    pub fn new(call: CallId, reason: HoldReason) -> Self {
+        Self { call, reason, expires_at: None, last_driver_seen: None, secret_arguments: Vec::new() }
     }
 }
 

@@ -47,12 +47,7 @@ fn entry(name: &str, call: CallId) -> JournalEntry {
             };
             JournalEntry::CallStarted(CallStarted::new(call, 1, key, 0))
         }
-        "hold" => JournalEntry::CallHeld(CallHeld {
-            call,
-            reason: crate::decision::HoldReason::Approval,
-            expires_at: None,
-            last_driver_seen: None,
-        }),
+        "hold" => JournalEntry::CallHeld(CallHeld::new(call, crate::decision::HoldReason::Approval)),
         "settle" => JournalEntry::CallSettled(CallSettled::new(call, CallStatus::Succeeded, "done")),
         "hand_off" => JournalEntry::HandoffRecorded(HandoffRecorded {
             call,

@@ -106,12 +106,7 @@ impl CallDriver {
         let call = self.call.clone();
         match effect {
             CallEffect::Hold(reason) => {
-                self.record(JournalEntry::CallHeld(CallHeld {
-                    call,
-                    reason: reason.clone(),
-                    expires_at: None,
-                    last_driver_seen: None,
-                }));
+                self.record(JournalEntry::CallHeld(CallHeld::new(call, reason.clone())));
             }
             CallEffect::Withhold(result) => self.record(result.body_ended_entry(&call)),
             CallEffect::Settle(result) => {

@@ -275,7 +275,7 @@ fn settled_entry(call: &str, how: CallStatus, output: impl Into<OutputContent>) 
 }
 
 fn held_entry(call: &str, reason: HoldReason) -> JournalEntry {
-    JournalEntry::CallHeld(CallHeld { call: call.into(), reason, expires_at: None, last_driver_seen: None })
+    JournalEntry::CallHeld(CallHeld::new(call.into(), reason))
 }
 
 fn finished_entry(output: &str) -> JournalEntry {
@@ -332,10 +332,8 @@ fn paused_journal() -> Vec<JournalRecord> {
     journal.append(start_entry("c1"));
     journal.append(held_entry("c2", HoldReason::Approval));
     journal.append(JournalEntry::CallHeld(CallHeld {
-        call: "c3".into(),
-        reason: HoldReason::Approval,
         expires_at: Some(Timestamp(4_102_444_800_000)),
-        last_driver_seen: None,
+        ..CallHeld::new("c3".into(), HoldReason::Approval)
     }));
     journal.append(settled_entry("c1", CallStatus::Succeeded, "Bo is known."));
     journal.records

@@ -357,7 +357,7 @@ impl<'a> Process<'a> {
                 })
             }
             CallEffect::Hold(reason) => {
-                let held = CallHeld { call: call.clone(), reason, expires_at: None, last_driver_seen: None };
+                let held = CallHeld::new(call.clone(), reason);
                 self.record(JournalEntry::CallHeld(held))?;
                 CallReport::Held
             }

@@ -453,7 +453,7 @@ impl RunJournal {
             HoldReason::InDoubt => (None, self.previous_driver_seen()),
             _ => (None, None),
         };
-        CallHeld { call: call.clone(), reason, expires_at, last_driver_seen }
+        CallHeld { expires_at, last_driver_seen, ..CallHeld::new(call.clone(), reason) }
     }
 
     /// Returns the posted decisions of the run that are authentic. Others lead to warnings.

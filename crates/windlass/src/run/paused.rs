@@ -22,7 +22,7 @@ use windlass_core::{
 use super::{IntoInput, JournalRecords, RunRecord};
 use crate::error::{DecisionError, RestoreError, StoreError};
 use crate::lost_secrets::redact_answer;
-use crate::redaction::redact_like;
+use crate::redaction;
 use crate::session::Session;
 use crate::store::{ApproverPolicy, ApproverSigner, OpenRunError, PostedDecision, Store, TakenDecision};
 use crate::tool::canonicalize_arguments;
@@ -512,11 +512,23 @@ impl PausedRun {
         let JournalEntry::DecisionRecorded(mut decided) = entry else { return entry };
         if let Decision::ApproveEdited { arguments } = &mut decided.decision
             && let Some(recorded) = self.recorded_arguments(path, &decided.call)
-            && let Some(redacted) = redact_like(arguments, &recorded)
+            && let Some(redacted) =
+                redaction::redact_edit(arguments, &recorded, self.secret_arguments(path, &decided.call))
         {
             *arguments = redacted;
         }
         JournalEntry::DecisionRecorded(decided)
+    }
+
+    /// Returns the names of the secret arguments of a held call's tool.
+    fn secret_arguments(&self, path: &[CallId], call: &CallId) -> &[String] {
+        // A call that waits is of a turn after the snapshot.
+        let records = self.record.records.later_records().iter().rev().filter(|record| record.path == path);
+        let mut holds = records.filter_map(|record| match &record.entry {
+            JournalEntry::CallHeld(held) if held.call == *call => Some(held.secret_arguments.as_slice()),
+            _ => None,
+        });
+        holds.next().unwrap_or_default()
     }
 
     /// Returns the arguments of a call as the journal has them: with a placeholder for each secret.

@@ -162,18 +162,8 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
                 usage: None,
             })
         }
-        "hold" => JournalEntry::CallHeld(CallHeld {
-            call: call(),
-            reason: HoldReason::Approval,
-            expires_at: None,
-            last_driver_seen: None,
-        }),
-        "doubt" => JournalEntry::CallHeld(CallHeld {
-            call: call(),
-            reason: HoldReason::InDoubt,
-            expires_at: None,
-            last_driver_seen: None,
-        }),
+        "hold" => JournalEntry::CallHeld(CallHeld::new(call(), HoldReason::Approval)),
+        "doubt" => JournalEntry::CallHeld(CallHeld::new(call(), HoldReason::InDoubt)),
         "ask" => {
             let question = PersonQuestion::new("Which?").with_schema(serde_json::json!({ "type": "string" }));
             JournalEntry::CallHeld(CallHeld::for_question(call(), question))
@@ -496,12 +486,7 @@ pub(crate) fn describe_first_effect(run: &Run, call: &CallId) -> String {
         CallEffect::Settle(result) => format!("settle {call} {}", status_name(&result.status)),
         CallEffect::Reconcile => {
             // The attempt in doubt is the one that a person would be asked about.
-            let held = CallHeld {
-                call: call.clone(),
-                reason: HoldReason::InDoubt,
-                expires_at: None,
-                last_driver_seen: None,
-            };
+            let held = CallHeld::new(call.clone(), HoldReason::InDoubt);
             let mut asked = run.clone();
             asked.apply(&JournalEntry::CallHeld(held)).expect("nobody knows what happened");
             let pending = asked.pending_call(call).expect("it waits");

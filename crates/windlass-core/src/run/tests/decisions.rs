@@ -410,12 +410,8 @@ fn a_body_that_has_ended_cannot_be_decided_about() {
 #[test]
 fn expired_approvals_are_rejected_and_others_wait() {
     let mut bench = RunBench::from_script("answer c1:pay c2:pay c3:look; hold c2");
-    let held = CallHeld {
-        call: "c1".into(),
-        reason: HoldReason::Approval,
-        expires_at: Some(Timestamp(100)),
-        last_driver_seen: None,
-    };
+    let held =
+        CallHeld { expires_at: Some(Timestamp(100)), ..CallHeld::new("c1".into(), HoldReason::Approval) };
     bench.try_record(Vec::new(), JournalEntry::CallHeld(held)).expect("it can be held");
     assert_eq!(bench.run.expired_rejections(Timestamp(99)), []);
     let rejections = bench.run.expired_rejections(Timestamp(100));

@@ -179,14 +179,7 @@ fn possible_call_entries(
     next_id: &mut u32,
 ) -> WalkOptions {
     let settle = |how| JournalEntry::CallSettled(CallSettled::new(call.clone(), how, "given"));
-    let held = |reason| {
-        JournalEntry::CallHeld(CallHeld {
-            call: call.clone(),
-            reason,
-            expires_at: None,
-            last_driver_seen: None,
-        })
-    };
+    let held = |reason| JournalEntry::CallHeld(CallHeld::new(call.clone(), reason));
     let ask = || held(HoldReason::Question(PersonQuestion::new("Which?")));
     let withhold = |how| CallResult::new(how, "given").body_ended_entry(call);
     let mut progress = CallProgress::new(CallFeatures::default());
