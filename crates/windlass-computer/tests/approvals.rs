@@ -20,6 +20,7 @@ use support::{TestPageServer, point_at, poll_until, start_browser};
 use windlass::agent::Agent;
 use windlass::artefact::fetch_media;
 use windlass::core::item::OutputContent;
+use windlass::core::run::ApprovalRequirement;
 use windlass::model::{ScriptedModel, ScriptedResponse};
 use windlass::store::{MemoryStore, Store};
 use windlass::tool::{Tool, fetch_evidence};
@@ -296,7 +297,7 @@ async fn whoever_requires_an_approval_the_person_sees_the_screen_and_the_click_i
         Tool::needs_approval,
         Tool::needs_approval_each_time,
         |tool| tool.needs_approval_if(|_: &windlass_computer::ComputerCall| true),
-        |tool| tool.needs_approval_unless(|_| Some(false)),
+        |tool| tool.needs_approval_unless(|_| Some(ApprovalRequirement::Required)),
         |tool| tool.also_needs_approval_each_time_if(|_| true),
         |tool| tool.needs_approval_each_time().also_needs_approval_each_time_if(|_| true),
     ];

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use windlass::core::provenance::ContentSources;
+use windlass::core::run::ApprovalRequirement;
 use windlass::core::tool::ToolKey;
 use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail};
 use windlass::tool::{Tool, ToolContext};
@@ -24,15 +25,21 @@ impl ToolPolicy {
         } else {
             tool
         };
-        tool.needs_approval_unless(move |ctx: &ToolContext<C>| match asking.decide_now(ctx).verdict {
-            PolicyVerdict::Allow | PolicyVerdict::Deny => Some(true),
-            PolicyVerdict::Ask | PolicyVerdict::AskEachTime => Some(false),
-            PolicyVerdict::Tool => None,
+        tool.needs_approval_unless(move |ctx: &ToolContext<C>| {
+            let decision = asking.decide_now(ctx);
+            match decision.verdict {
+                PolicyVerdict::Allow => Some(ApprovalRequirement::NotRequired),
+                PolicyVerdict::Ask | PolicyVerdict::AskEachTime => Some(ApprovalRequirement::Required),
+                // The verdict may be another one when the call has waited for its turn, so it ends here.
+                PolicyVerdict::Deny => Some(ApprovalRequirement::Rejected(denial_text(&decision))),
+                PolicyVerdict::Tool => None,
+            }
         })
+        // For calls that need no rule: those that a person has decided about or edited, and those that a receipt answers.
         .input_guardrail(ToolInputGuardrail::new("policy", move |ctx: ToolContext<C>| {
             let decision = denying.decide_now(&ctx);
             std::future::ready(Ok(match decision.verdict {
-                PolicyVerdict::Deny => ToolGuardrailVerdict::RejectCall(format!("this call is {decision}")),
+                PolicyVerdict::Deny => ToolGuardrailVerdict::RejectCall(denial_text(&decision)),
                 PolicyVerdict::Allow
                 | PolicyVerdict::Tool
                 | PolicyVerdict::Ask
@@ -75,6 +82,11 @@ impl ToolPolicy {
                 .and_then(|now| u32::try_from(now.as_secs() / 60 % (24 * 60)).ok()),
         })
     }
+}
+
+/// Returns the text for the model about a call that a policy denies.
+fn denial_text(decision: &PolicyDecision) -> String {
+    format!("this call is {decision}")
 }
 
 /// Returns the name of a tool in rules, and its MCP server.

@@ -9,7 +9,7 @@ use windlass::core::decision::PendingCall;
 use windlass::store::ApproverRules;
 
 use super::apply::tool_name;
-use super::condition::SECRET_PLACEHOLDER;
+use super::condition::{LinkReading, PathReading, SECRET_PLACEHOLDER};
 use super::{PolicyCall, ToolPolicy};
 
 impl ToolPolicy {
@@ -25,6 +25,16 @@ impl ToolPolicy {
 /// with `hours` matches at any time.
 impl ApproverRules for ToolPolicy {
     fn deciders(&self, call: &PendingCall) -> Option<BTreeSet<String>> {
+        self.approvers_of(call, LinkReading::Followed)
+    }
+
+    fn recorded_deciders(&self, call: &PendingCall) -> Option<BTreeSet<String>> {
+        self.approvers_of(call, LinkReading::Ignored)
+    }
+}
+
+impl ToolPolicy {
+    fn approvers_of(&self, call: &PendingCall, links: LinkReading) -> Option<BTreeSet<String>> {
         // Arguments that cannot be read match every rule about them, as a secret does.
         let arguments: Value =
             serde_json::from_str(&call.arguments).unwrap_or_else(|_| Value::from(SECRET_PLACEHOLDER));
@@ -37,8 +47,9 @@ impl ApproverRules for ToolPolicy {
             context_sources: call.context_sources,
             minute_of_day: None,
         };
+        let paths = PathReading { workspace: &self.inner.workspace, links };
         let rules = self.inner.rules.iter().filter(|rule| !rule.approvers.is_empty());
-        let matching = rules.filter(|rule| rule.matches(&asked, &self.inner.workspace));
+        let matching = rules.filter(|rule| rule.matches(&asked, paths));
         let lists = matching.map(|rule| rule.approvers.iter().cloned().collect::<BTreeSet<_>>());
         lists.reduce(|deciders, list| deciders.intersection(&list).cloned().collect())
     }

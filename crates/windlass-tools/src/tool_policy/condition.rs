@@ -74,6 +74,24 @@ impl RuleStrictness {
     }
 }
 
+/// The reading of paths in arguments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PathReading<'a> {
+    /// The folder against which relative paths are resolved.
+    pub(super) workspace: &'a Path,
+    pub(super) links: LinkReading,
+}
+
+/// The treatment of links of the file system in paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkReading {
+    /// A path is also judged by the place that it leads to now. A rule that asks or denies matches if it did not match by
+    /// the text, but never the other way round.
+    Followed,
+    /// A path is judged by its text alone, which is the same at any time.
+    Ignored,
+}
+
 /// A condition on one argument; all of its parts must hold.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ArgumentCondition {
@@ -92,18 +110,18 @@ impl ArgumentCondition {
         &self,
         arguments: &Value,
         path: &str,
-        workspace: &Path,
+        paths: PathReading<'_>,
         strictness: RuleStrictness,
     ) -> ConditionOutcome {
         let fields: Vec<&str> = path.split('.').collect();
-        self.check_fields(arguments, &fields, workspace, strictness)
+        self.check_fields(arguments, &fields, paths, strictness)
     }
 
     fn check_fields(
         &self,
         value: &Value,
         fields: &[&str],
-        workspace: &Path,
+        paths: PathReading<'_>,
         strictness: RuleStrictness,
     ) -> ConditionOutcome {
         match (value, fields.split_first()) {
@@ -114,20 +132,19 @@ impl ArgumentCondition {
                 if is_named || values.is_empty() {
                     return if is_named { ConditionOutcome::Holds } else { ConditionOutcome::Unknown };
                 }
-                let outcomes =
-                    values.iter().map(|value| self.check_fields(value, fields, workspace, strictness));
+                let outcomes = values.iter().map(|value| self.check_fields(value, fields, paths, strictness));
                 outcomes
                     .reduce(|one, other| strictness.combine(one, other))
                     .unwrap_or(ConditionOutcome::Unknown)
             }
-            (value, None) => self.check_value(value, workspace),
+            (value, None) => self.check_value(value, paths),
             (value, Some((field, inner))) => {
                 // A name may have dots itself. If the argument has both readings, a rule that allows needs both to hold.
                 let nested = value.get(field).map(|value| (value, inner));
                 let dotted = if inner.is_empty() { None } else { value.get(fields.join(".")) };
                 let readings = nested.into_iter().chain(dotted.map(|value| (value, &[][..])));
                 let outcomes =
-                    readings.map(|(value, inner)| self.check_fields(value, inner, workspace, strictness));
+                    readings.map(|(value, inner)| self.check_fields(value, inner, paths, strictness));
                 outcomes
                     .reduce(|one, other| strictness.combine(one, other))
                     .unwrap_or(ConditionOutcome::Fails)
@@ -135,7 +152,7 @@ impl ArgumentCondition {
         }
     }
 
-    fn check_value(&self, value: &Value, workspace: &Path) -> ConditionOutcome {
+    fn check_value(&self, value: &Value, paths: PathReading<'_>) -> ConditionOutcome {
         let mut outcome = ConditionOutcome::Holds;
         if !self.equals.is_empty() {
             outcome = outcome.and(ConditionOutcome::of(self.equals.iter().any(|one| is_equal(one, value))));
@@ -151,10 +168,11 @@ impl ArgumentCondition {
             }
         }
         if !self.inside.is_empty() {
-            outcome = outcome.and(match value.as_str().and_then(|path| resolve_path(path, workspace)) {
-                Some(path) => self.check_inside(&path, workspace),
-                None => ConditionOutcome::Unknown,
-            });
+            outcome =
+                outcome.and(match value.as_str().and_then(|path| resolve_path(path, paths.workspace)) {
+                    Some(path) => self.check_inside(&path, paths),
+                    None => ConditionOutcome::Unknown,
+                });
         }
         if !self.hosts.is_empty() {
             outcome = outcome.and(match value.as_str().and_then(url_host) {
@@ -173,14 +191,14 @@ impl ArgumentCondition {
 
     /// Checks that a path is inside one of the folders, by its text and behind all links. What a link leads elsewhere
     /// is neither.
-    fn check_inside(&self, path: &Path, workspace: &Path) -> ConditionOutcome {
+    fn check_inside(&self, path: &Path, paths: PathReading<'_>) -> ConditionOutcome {
         let folders: Vec<PathBuf> = self
             .inside
             .iter()
-            .filter_map(|folder| resolve_path(&folder.to_string_lossy(), workspace))
+            .filter_map(|folder| resolve_path(&folder.to_string_lossy(), paths.workspace))
             .collect();
         let is_inside = folders.iter().any(|folder| path.starts_with(folder));
-        if !path.is_absolute() {
+        if !path.is_absolute() || paths.links == LinkReading::Ignored {
             return ConditionOutcome::of(is_inside);
         }
         let Some(real) = resolve_links(path) else { return ConditionOutcome::Unknown };
@@ -287,30 +305,34 @@ pub(super) struct HoursRange {
 
 const MINUTES_OF_DAY: u32 = 24 * 60;
 
+/// Parses a time of day, as `14:30`, into minutes since midnight.
+pub(super) fn parse_clock(text: &str) -> Option<u32> {
+    let (hour, minute) = text.split_once(':')?;
+    let digits = |text: &str| {
+        (text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit()))
+            .then(|| text.parse().ok())
+            .flatten()
+    };
+    let (hour, minute): (u32, u32) = (digits(hour)?, digits(minute)?);
+    (hour < 24 && minute < 60).then_some(hour * 60 + minute)
+}
+
 impl HoursRange {
     /// Parses `09:00-17:30`, `22:00-06:00` or, with an offset from UTC, `09:00-17:30+02:00`.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let clock = |text: &str| -> Option<u32> {
-            let (hour, minute) = text.split_once(':')?;
-            let digits = |text: &str| {
-                (text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit()))
-                    .then(|| text.parse().ok())
-                    .flatten()
-            };
-            let (hour, minute): (u32, u32) = (digits(hour)?, digits(minute)?);
-            (hour < 24 && minute < 60).then_some(hour * 60 + minute)
-        };
         let (start, rest) = text.split_at_checked(5)?;
         let (end, offset) = rest.strip_prefix('-')?.split_at_checked(5)?;
         // Minutes to add to a local time for the time in UTC.
         let shift = match offset.split_at_checked(1) {
             None => 0,
-            Some(("+", offset)) => MINUTES_OF_DAY - clock(offset)?,
-            Some(("-", offset)) => clock(offset)?,
+            Some(("+", offset)) => MINUTES_OF_DAY - parse_clock(offset)?,
+            Some(("-", offset)) => parse_clock(offset)?,
             Some(_) => return None,
         };
         let to_utc = |minute: u32| (minute + shift) % MINUTES_OF_DAY;
-        Some(Self { start: to_utc(clock(start)?), end: to_utc(clock(end)?) })
+        let range = Self { start: to_utc(parse_clock(start)?), end: to_utc(parse_clock(end)?) };
+        // Nobody can tell whether `09:00-09:00` means no time or the whole day.
+        (range.start != range.end).then_some(range)
     }
 
     pub(super) fn check(&self, minute_of_day: Option<u32>) -> ConditionOutcome {

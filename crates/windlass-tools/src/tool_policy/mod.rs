@@ -45,6 +45,7 @@ use windlass::core::provenance::ContentSources;
 
 pub(crate) use command_pattern::CommandPattern;
 pub use command_pattern::is_harmless_program;
+use condition::{LinkReading, PathReading};
 pub use replay::{PolicyReplay, RecordedHandling};
 use rule::PolicyRule;
 pub use source::PolicyToolSource;
@@ -217,7 +218,8 @@ impl ToolPolicy {
     /// Decides about a call.
     pub fn decide(&self, call: &PolicyCall<'_>) -> PolicyDecision {
         let rules = &self.inner;
-        let matching = rules.rules.iter().filter(|rule| rule.matches(call, &rules.workspace));
+        let paths = PathReading { workspace: &rules.workspace, links: LinkReading::Followed };
+        let matching = rules.rules.iter().filter(|rule| rule.matches(call, paths));
         // The first of the strictest rules is named.
         let mut strictest: Option<&PolicyRule> = None;
         for rule in matching {

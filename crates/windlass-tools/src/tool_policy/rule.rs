@@ -1,11 +1,9 @@
 //! One rule of a policy.
 
-use std::path::Path;
-
 use windlass::core::provenance::ContentSources;
 
 use super::command_pattern::CommandPattern;
-use super::condition::{ArgumentCondition, ConditionOutcome, HoursRange, RuleStrictness};
+use super::condition::{ArgumentCondition, ConditionOutcome, HoursRange, PathReading, RuleStrictness};
 use super::{PolicyCall, PolicyVerdict};
 
 /// A compiled rule. It matches a call if all its parts match.
@@ -66,7 +64,7 @@ impl NamePattern {
 impl PolicyRule {
     /// Returns true if the rule applies to the call. What cannot be evaluated matches rules that ask or deny, and no
     /// rule that allows.
-    pub(super) fn matches(&self, call: &PolicyCall<'_>, workspace: &Path) -> bool {
+    pub(super) fn matches(&self, call: &PolicyCall<'_>, paths: PathReading<'_>) -> bool {
         let is_strict = self.verdict > PolicyVerdict::Tool;
         let strictness = if is_strict { RuleStrictness::Restricts } else { RuleStrictness::Allows };
         let any = |patterns: &[NamePattern], name: &str| patterns.iter().any(|pattern| pattern.matches(name));
@@ -104,9 +102,10 @@ impl PolicyRule {
                 return false;
             }
         }
-        self.conditions.iter().all(|(argument, condition)| {
-            counts(condition.check(call.arguments, argument, workspace, strictness))
-        }) && self.hours.as_ref().is_none_or(|hours| counts(hours.check(call.minute_of_day)))
+        self.conditions
+            .iter()
+            .all(|(argument, condition)| counts(condition.check(call.arguments, argument, paths, strictness)))
+            && self.hours.as_ref().is_none_or(|hours| counts(hours.check(call.minute_of_day)))
     }
 
     /// Returns true if the rule is about the application's own tools.

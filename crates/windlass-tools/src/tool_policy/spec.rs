@@ -11,7 +11,7 @@ use toml::Spanned;
 use windlass::core::provenance::{ContentSource, ContentSources};
 
 use super::command_pattern::CommandPattern;
-use super::condition::{ArgumentCondition, HoursRange};
+use super::condition::{ArgumentCondition, HoursRange, parse_clock};
 use super::rule::{NamePattern, PolicyRule};
 use super::{DefaultVerdict, PolicyCall, PolicyError, PolicyRules, PolicyVerdict, ToolPolicy};
 
@@ -260,7 +260,10 @@ fn compile_rule(
         Some(hours) => Some(HoursRange::parse(hours.get_ref()).ok_or_else(|| {
             source.error(
                 hours.span().start,
-                about("`hours` must look like 09:00-17:30 or 09:00-17:30+02:00".into()),
+                about(
+                    "`hours` must look like 09:00-17:30 or 09:00-17:30+02:00, with two different times"
+                        .into(),
+                ),
             )
         })?),
         None => None,
@@ -299,6 +302,10 @@ fn compile_rule(
         }
         None => Vec::new(),
     };
+    if tools.is_empty() && !commands.is_empty() {
+        // Other tools have no commands, so that such a rule would ask about every call of theirs, or deny it.
+        return Err(source.error(offset, about("a rule with `command` must name its tools in `tool`".into())));
+    }
     let is_conditional = !commands.is_empty() || !conditions.is_empty() || hours.is_some();
     if verdict == PolicyVerdict::Allow {
         if tools.is_empty() {
@@ -394,14 +401,7 @@ fn check_example(
     let agent = example.agent.clone().or_else(|| literal(&rule.agents)).unwrap_or_else(|| "agent".to_owned());
     let origin = example.origin.clone().or_else(|| literal(&rule.origins));
     let minute_of_day = match &example.time {
-        Some(time) => {
-            let range = HoursRange::parse(&format!("{time}-{time}"));
-            let minute = range.and_then(|_| {
-                let (hour, minute) = time.split_once(':')?;
-                Some(hour.parse::<u32>().ok()? * 60 + minute.parse::<u32>().ok()?)
-            });
-            Some(minute.ok_or_else(|| wrong("`time` must look like 14:30".into()))?)
-        }
+        Some(time) => Some(parse_clock(time).ok_or_else(|| wrong("`time` must look like 14:30".into()))?),
         None => None,
     };
     let arguments = example.arguments.clone().unwrap_or_else(|| Value::Object(serde_json::Map::new()));

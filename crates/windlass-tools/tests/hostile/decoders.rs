@@ -18,7 +18,7 @@ const CORPUS: [&str; 12] = [
     "&#99999999999;&#xD800;&amp&lt<h1>1<h2>2<table><tr><td>a<td>b",
     "[[rule]]\nname = 'r'\ndecision = 'allow'\ntool = ['a*', '?b']\norigin = 'x'\n",
     "[[rule]]\nname = 'r'\ndecision = 'deny'\nwhen = { 'a.b' = { at_most = 1e3, matches = '(a|b)+', host = '*.x' } }\nhours = '22:00-06:00+01:00'\n",
-    "[[rule]]\nname = 'c'\ndecision = 'ask'\ncommand = [{ program = 'git', args = ['*', '**'] }]\nexamples = [{ decision = 'ask', tool = 't' }]\n",
+    "[[rule]]\nname = 'c'\ndecision = 'ask'\ntool = 't'\ncommand = [{ program = 'git', args = ['*', '**'] }]\nexamples = [{ decision = 'ask', tool = 't' }]\n",
     "default = 'tool'\n[[rule]]\nname = 'i'\ndecision = 'ask'\nwhen = { path = { inside = ['a', '/b'] , equals = [1, 'x', true] } }\n",
     r#"{"path":"a","version":"0","edits":[{"old":"x","new":"y","places":"all"}]}"#,
     r#"{"url":"https://user@docs.rs:443/a?b#c","amount":1e308,"program":"ls","args":["-l"],"path":"../x"}"#,

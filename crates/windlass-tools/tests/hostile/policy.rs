@@ -1,9 +1,19 @@
 //! Attacks on policies: the samples of the guide, and rules that allow more than they seem to.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
+use windlass::core::canonical::Digest;
+use windlass::core::decision::{DecisionScope, HoldReason, PendingCall};
+use windlass::core::id::CallPath;
+use windlass::core::provenance::ContentSources;
+use windlass::core::tool::ToolKey;
+use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail};
 use windlass::prelude::*;
+use windlass::store::ApproverRules;
 use windlass_tools::tool_policy::{PolicyCall, PolicyVerdict, RecordedHandling, ToolPolicy};
 
 use crate::commands::make_workspace;
@@ -154,6 +164,13 @@ fn rules_that_allow_more_than_they_seem_to_are_errors_with_their_line() {
         (rule("tool = 'pay'\nwhen = { amount = { } }"), 6, "has no condition"),
         (rule("tool = 'pay'\nwhen = { note = { matches = '(' } }"), 6, "no regular expression"),
         (rule("tool = 'pay'\nhours = '9-17'"), 6, "09:00-17:30"),
+        (rule("tool = 'pay'\nhours = '09:00-09:00'"), 6, "two different times"),
+        (
+            "[[rule]]\nname = 'r'\ndecision = 'deny'\ncommand = [{ program = 'rm', args = ['**'] }]"
+                .to_owned(),
+            1,
+            "must name its tools",
+        ),
         (
             rule(
                 "tool = 'pay'\nwhen = { amount = { at_most = 5 } }\nexamples = [{ decision = 'allow', arguments = { amount = 5 } },\n{ decision = 'ask', arguments = { amount = 4 } }]",
@@ -309,6 +326,90 @@ async fn a_run_follows_its_policy_and_can_be_replayed_under_another() {
         told.iter().any(|line| line.contains("this call is denied by the rule `large` (p:7)")),
         "{told:?}"
     );
+}
+
+/// The verdict about a denied call becomes another one while the call waits for its turn: here by a link, as by the hours of
+/// a rule.
+#[tokio::test]
+async fn a_denied_call_does_not_run_when_its_rule_no_longer_matches() {
+    for standing in [false, true] {
+        let (_world, workspace) = make_workspace();
+        let root = workspace.folder().to_owned();
+        fs::create_dir_all(root.join("secret")).expect("made");
+        let ran = Arc::new(AtomicUsize::new(0));
+        let count = ran.clone();
+        let folder = root.clone();
+        let slow = ToolInputGuardrail::new("slow", move |ctx: ToolContext| {
+            if ctx.arguments().contains("drafts") {
+                fs::remove_file(folder.join("drafts")).expect("it is a link");
+                fs::create_dir(folder.join("drafts")).expect("made");
+            }
+            std::future::ready(Ok(ToolGuardrailVerdict::Allow))
+        });
+        let schema =
+            json!({ "type": "object", "properties": { "path": { "type": "string" } }, "required": ["path"] });
+        let keep = Tool::dynamic("keep", "Keeps.", schema, move |_: ToolContext<()>, _: Value| {
+            count.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(Ok::<_, ToolError>("kept".to_owned()))
+        });
+        let closed = "[[rule]]\nname = 'closed'\ndecision = 'deny'\ntool = 'keep'\nwhen = { path = { inside = 'secret' } }\n";
+        // With such a rule a policy is asked also about the calls that a standing approval covers.
+        let careful =
+            "[[rule]]\nname = 'careful'\ndecision = 'ask_each_time'\ntool = 'keep'\ncontext = 'web'\n";
+        let rules = if standing { format!("{closed}{careful}") } else { closed.to_owned() };
+        let policy = ToolPolicy::parse("p", &rules).expect("it is a policy").workspace(&root);
+        let model = ScriptedModel::new([
+            ScriptedResponse::call("c1", "keep", json!({ "path": "a" })),
+            ScriptedResponse::call("c2", "keep", json!({ "path": "drafts/a" })),
+            ScriptedResponse::text("done"),
+        ]);
+        let agent =
+            Agent::new("clerk").model(model.clone()).tool(policy.apply_to(keep.input_guardrail(slow)));
+        let mut paused = agent.run("Go.").await.expect("it pauses").into_paused().expect("one call waits");
+        std::os::unix::fs::symlink("secret", root.join("drafts")).expect("linked");
+        if standing { paused.approve_always("c1") } else { paused.approve("c1") }.expect("it waits");
+        let finished = agent.resume(paused).await.expect("it ends");
+        assert_eq!(finished.output_text().expect("it finished"), "done");
+        let told = model.requests()[2].input_text().join("\n");
+        assert!(told.contains("this call is denied by the rule `closed` (p:1)"), "{told}");
+        assert_eq!(ran.load(Ordering::Relaxed), 1, "{told}");
+    }
+}
+
+/// The approvers of a recorded decision are those of the call's text: a link that is made later makes no journal invalid.
+#[test]
+fn a_link_changes_the_approvers_of_a_call_until_it_is_decided_and_not_later() {
+    let (_world, workspace) = make_workspace();
+    let root = workspace.folder().to_owned();
+    fs::create_dir_all(root.join("finance")).expect("made");
+    fs::create_dir_all(root.join("drafts")).expect("made");
+    let rule = "[[rule]]\nname = 'money'\ndecision = 'ask_each_time'\ntool = 'write_file'\napprovers = ['ann']\n\
+                when = { path = { inside = 'finance' } }\n";
+    let policy = ToolPolicy::parse("p", rule).expect("it is a policy").workspace(&root);
+    let call = |path: &str| PendingCall {
+        path: CallPath::new(&[], "c1".into()),
+        agent: "clerk".into(),
+        tool: ToolKey::bare("write_file"),
+        arguments: json!({ "path": path }).to_string(),
+        reason: HoldReason::Approval,
+        attempt: 0,
+        digest: Digest::of_text("c1"),
+        expires_at: None,
+        max_approval_scope: DecisionScope::ThisCall,
+        last_driver_seen: None,
+        context_sources: ContentSources::NONE,
+        posted: None,
+    };
+    let ann = || Some(BTreeSet::from(["ann".to_owned()]));
+    let (draft, money) = (call("drafts/a.md"), call("finance/a.md"));
+    let absolute = call(&root.join("finance/a.md").to_string_lossy());
+    assert_eq!((policy.deciders(&draft), policy.recorded_deciders(&draft)), (None, None));
+    fs::remove_dir(root.join("drafts")).expect("removed");
+    std::os::unix::fs::symlink("finance", root.join("drafts")).expect("linked");
+    assert_eq!((policy.deciders(&draft), policy.recorded_deciders(&draft)), (ann(), None));
+    for call in [&money, &absolute, &call("finance/../a.md")] {
+        assert_eq!((policy.deciders(call), policy.recorded_deciders(call)), (ann(), ann()), "{call:?}");
+    }
 }
 
 /// A list with a harmless element, another spelling of a program, a link and a number that only looks equal evade no rule.

@@ -68,12 +68,27 @@ impl ApproverSigner {
 
 /// Rules that say which approvers decide about a call.
 ///
-/// A rule is evaluated when a decision is made, when it takes effect, and whenever the journal is read. It must not depend
-/// on anything but the call.
+/// A rule is evaluated when a decision is made, when it takes effect, and whenever the journal is read.
 pub trait ApproverRules: fmt::Debug + Send + Sync {
-    /// Returns the names of the approvers who decide about a call; `None` if every approver does. For an approval with
+    /// Returns the names of the approvers who decide about a call now; `None` if every approver does. For an approval with
     /// edited arguments the call has those.
     fn deciders(&self, call: &PendingCall) -> Option<BTreeSet<String>>;
+
+    /// Returns the names of the approvers whose recorded decisions about a call count; `None` if those of every approver do.
+    /// It must not depend on anything but the call, because a journal must be the same at every reading, and has everybody
+    /// whom [`ApproverRules::deciders`] ever names for the call. Default: the same names.
+    fn recorded_deciders(&self, call: &PendingCall) -> Option<BTreeSet<String>> {
+        self.deciders(call)
+    }
+}
+
+/// The time for which rules name the approvers of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RuleTime {
+    /// The decision is made or takes effect.
+    Now,
+    /// The decision is in the journal.
+    Recorded,
 }
 
 /// The approvers whose signatures count, each with a name.
@@ -138,7 +153,14 @@ impl ApproverPolicy {
 
     /// Returns the names of the approvers who decide about a call, in order and each once.
     pub fn deciders(&self, call: &PendingCall) -> Vec<&str> {
-        let allowed = self.rules.as_ref().and_then(|rules| rules.deciders(call));
+        self.deciders_at(call, RuleTime::Now)
+    }
+
+    fn deciders_at(&self, call: &PendingCall, time: RuleTime) -> Vec<&str> {
+        let allowed = self.rules.as_ref().and_then(|rules| match time {
+            RuleTime::Now => rules.deciders(call),
+            RuleTime::Recorded => rules.recorded_deciders(call),
+        });
         self.names().filter(|name| allowed.as_ref().is_none_or(|allowed| allowed.contains(*name))).collect()
     }
 
@@ -181,7 +203,8 @@ impl ApproverPolicy {
         if is_valid { Ok(()) } else { Err(SignatureError::Mismatch(name.clone())) }
     }
 
-    /// Verifies a decision like [`ApproverPolicy::verify`], and that the approver decides about the call.
+    /// Verifies a decision that is made or takes effect now, like [`ApproverPolicy::verify`], and that the approver decides
+    /// about the call.
     ///
     /// # Errors
     ///
@@ -190,6 +213,15 @@ impl ApproverPolicy {
         &self,
         signed: &SignedDecision<'_>,
         call: &PendingCall,
+    ) -> Result<(), SignatureError> {
+        self.verify_at(signed, call, RuleTime::Now)
+    }
+
+    fn verify_at(
+        &self,
+        signed: &SignedDecision<'_>,
+        call: &PendingCall,
+        time: RuleTime,
     ) -> Result<(), SignatureError> {
         self.verify(signed)?;
         let DecisionRecorded { decision, decided_by, .. } = signed.decision;
@@ -205,7 +237,7 @@ impl ApproverPolicy {
             | Decision::Answer { .. } => None,
         };
         let (name, deciders) =
-            (decided_by.clone().unwrap_or_default(), self.deciders(edited.as_ref().unwrap_or(call)));
+            (decided_by.clone().unwrap_or_default(), self.deciders_at(edited.as_ref().unwrap_or(call), time));
         if deciders.contains(&name.as_str()) {
             return Ok(());
         }
@@ -213,14 +245,14 @@ impl ApproverPolicy {
         Err(SignatureError::OtherDeciders { name, deciders })
     }
 
-    /// Verifies a decision about a call of a run: with its rules if the run holds the call.
-    fn verify_in(
+    /// Verifies a recorded decision about a call of a run: with its rules if the run holds the call.
+    fn verify_recorded(
         &self,
         signed: &SignedDecision<'_>,
         held: Option<&PendingCall>,
     ) -> Result<(), SignatureError> {
         match held {
-            Some(call) => self.verify_about(signed, call),
+            Some(call) => self.verify_at(signed, call, RuleTime::Recorded),
             None => self.verify(signed),
         }
     }
@@ -241,7 +273,7 @@ impl ApproverPolicy {
                 let path = CallPath::new(&record.path, decision.call.clone());
                 let attempt = held_attempt(&replay, &path);
                 let held = if self.has_rules() { held_call(&replay.run, &path) } else { None };
-                self.verify_in(&SignedDecision { run, path: &path, attempt, decision }, held.as_ref())
+                self.verify_recorded(&SignedDecision { run, path: &path, attempt, decision }, held.as_ref())
                     .map_err(forged)?;
                 let is_rejection = matches!(decision.decision, Decision::Reject { .. });
                 is_about_unknown_call = self.has_rules() && held.is_none() && !is_rejection;

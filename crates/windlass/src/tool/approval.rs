@@ -72,18 +72,18 @@ impl<C: Send + Sync + 'static> Tool<C> {
         self
     }
 
-    /// Lets a policy decide about approval in place of the tool's own rule: `Some(true)` runs the call without
-    /// approval, `Some(false)` requires it, and `None` leaves it to the tool's own rule. If the policy panics,
-    /// approval is required. Approvals that are required each time stay required.
+    /// Lets a policy decide about approval in place of the tool's own rule; `None` leaves it to the tool's own rule. If
+    /// the policy panics, approval is required. Approvals that are required each time stay required. A rejection ends the
+    /// call. A call that a standing approval covers is not shown to the policy, unless the tool has a rule of each time.
     #[must_use]
     pub fn needs_approval_unless(
         mut self,
-        policy: impl Fn(&ToolContext<C>) -> Option<bool> + Send + Sync + 'static,
+        policy: impl Fn(&ToolContext<C>) -> Option<ApprovalRequirement> + Send + Sync + 'static,
     ) -> Self {
         let own = self.approval.clone();
         self.approval =
             ApprovalRule::ByFunction(Arc::new(move |ctx, arguments| match (policy(&ctx), &own) {
-                (Some(is_allowed), _) => ready(requirement_if(!is_allowed)).boxed(),
+                (Some(requirement), _) => ready(requirement).boxed(),
                 (None, ApprovalRule::Never) => ready(requirement_if(false)).boxed(),
                 (None, ApprovalRule::Always) => ready(requirement_if(true)).boxed(),
                 (None, ApprovalRule::ByFunction(rule)) => rule(ctx, arguments),

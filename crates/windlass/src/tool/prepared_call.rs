@@ -131,7 +131,8 @@ impl<C> PreparedCall<C> {
         }
     }
 
-    /// Evaluates the approval rules of the tool.
+    /// Evaluates the approval rules of the tool. A standing approval stands for the one that the ordinary rule requires;
+    /// a call that a rule rejects ends.
     pub(crate) async fn evaluate_approval(
         &self,
         ctx: &ToolContext<C>,
@@ -142,11 +143,12 @@ impl<C> PreparedCall<C> {
     {
         let Some(arguments) = self.rule_arguments() else { return ApprovalRequirement::Required };
         match self.tool.each_time_approval.evaluate(ctx.clone(), arguments).await {
-            ApprovalRequirement::NotRequired
-                if !has_standing_approval || !self.tool.has_standing_approvals() =>
-            {
-                self.tool.approval.evaluate(ctx.clone(), arguments).await
-            }
+            ApprovalRequirement::NotRequired => {}
+            requirement => return requirement,
+        }
+        let is_covered = has_standing_approval && self.tool.has_standing_approvals();
+        match self.tool.approval.evaluate(ctx.clone(), arguments).await {
+            ApprovalRequirement::Required if is_covered => ApprovalRequirement::NotRequired,
             requirement => requirement,
         }
     }
