@@ -1,7 +1,11 @@
 //! Files of a workspace that tools must not change, and files whose change a person approves each time.
 //!
-//! **Invariant:** the classification depends on names alone, and no policy changes it. The file tools and the
-//! sandbox of commands share it.
+//! **Invariant:** the classification depends on names alone, and for Git repositories on the names in their folder. No policy
+//! changes it. The file tools and the sandbox of commands share it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::Path;
 
 /// The protection of a path of the workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +30,10 @@ const READ_ONLY_NAMES: [(&str, &str); 8] = [
 
 /// The file by which Git recognises a folder as a repository, whose configuration it then executes.
 const BARE_REPOSITORY_FILE: &str = "head";
+
+/// The files and folders of a Git folder that determine the programs that Git executes.
+pub(crate) const GIT_PROGRAM_PATHS: [&str; 8] =
+    ["config", "config.worktree", "hooks", "info", "commondir", "gitdir", "worktrees", "modules"];
 
 /// Names of files and folders that other agents and tools obey or execute.
 const INSTRUCTION_NAMES: [&str; 23] = [
@@ -73,8 +81,66 @@ pub(crate) fn protection_of<'a>(parts: impl IntoIterator<Item = &'a str>) -> Opt
 }
 
 /// Returns true if a file of this name makes its folder a Git repository, together with `objects` and `refs`.
-pub(crate) fn is_bare_repository_file(name: &str) -> bool {
+fn is_bare_repository_file(name: &str) -> bool {
     folded_name(name) == BARE_REPOSITORY_FILE
+}
+
+/// Returns the protection of a path beneath a folder, with these components, by which a Git folder of any name selects
+/// programs, as `.bare/config`.
+pub(crate) fn repository_protection_of<'a>(
+    root: &Path,
+    parts: impl IntoIterator<Item = &'a str>,
+) -> Option<PathProtection> {
+    let mut folder = root.to_owned();
+    for part in parts {
+        if GIT_PROGRAM_PATHS.contains(&folded_name(part).as_str())
+            && BareRepository::of_folder(&folder).is_whole()
+        {
+            return Some(PathProtection::ReadOnly("belongs to a Git repository, which executes it"));
+        }
+        folder.push(part);
+    }
+    None
+}
+
+/// The parts by which Git takes a folder for a repository of its own, whose configuration it executes.
+#[derive(Default)]
+pub(crate) struct BareRepository {
+    heads: Vec<OsString>,
+    has_objects: bool,
+    has_references: bool,
+}
+
+impl BareRepository {
+    fn of_folder(folder: &Path) -> Self {
+        let mut found = Self::default();
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            found.add(&entry.file_name());
+        }
+        found
+    }
+
+    /// Adds the name of a file or folder in the folder.
+    pub(crate) fn add(&mut self, name: &OsStr) {
+        if is_bare_repository_file(&name.to_string_lossy()) {
+            self.heads.push(name.to_owned());
+        }
+        self.has_objects |= name.eq_ignore_ascii_case("objects");
+        self.has_references |= name.eq_ignore_ascii_case("refs");
+    }
+
+    fn is_whole(&self) -> bool {
+        !self.heads.is_empty() && self.has_objects && self.has_references
+    }
+
+    /// Returns the names in the folder that commands do not change.
+    pub(crate) fn protected_parts(self) -> Vec<OsString> {
+        if !self.is_whole() {
+            return Vec::new();
+        }
+        let programs = ["config", "config.worktree", "hooks"].map(OsString::from);
+        self.heads.into_iter().chain(programs).collect()
+    }
 }
 
 /// Returns the protection that one name gives to itself and to everything beneath it.

@@ -11,7 +11,7 @@ use crate::edit::{self, FileDiff};
 use crate::error::{ToolRefusal, WorkspaceError};
 use crate::files::{HiddenLinks, WalkControl, WalkEntry, WorkspacePath, WorkspaceRoot, read_text_and_mode};
 use crate::policy::{BuiltInApprovalPolicy, ToolLimits};
-use crate::protection::{PathProtection, protection_of};
+use crate::protection::{PathProtection, protection_of, repository_protection_of};
 use crate::sandbox::Sandbox;
 use crate::skills::Skills;
 use crate::{command, find, git, read};
@@ -274,7 +274,8 @@ impl Workspace {
         // A store consists of several files whose names begin with the same text.
         let is_named = |protected: &PathBuf| {
             absolute.starts_with(protected)
-                || (protected.parent() == absolute.parent()
+                || (!protected.is_dir()
+                    && protected.parent() == absolute.parent()
                     && absolute
                         .as_os_str()
                         .as_encoded_bytes()
@@ -283,7 +284,12 @@ impl Workspace {
         if self.protected.iter().any(is_named) {
             return Some(PathProtection::ReadOnly("is protected"));
         }
-        protection_of(place.parts()).or_else(|| self.protection_by_link(&absolute))
+        let by_name = protection_of(place.parts());
+        if let Some(PathProtection::ReadOnly(_)) = by_name {
+            return by_name;
+        }
+        let by_repository = repository_protection_of(self.root.path(), place.parts());
+        by_repository.or(by_name).or_else(|| self.protection_by_link(&absolute))
     }
 
     /// Returns the protection of a path to which a protected name of the workspace's top folder is a link, as in
@@ -340,10 +346,12 @@ impl Workspace {
     }
 }
 
-/// Returns a path and the files beside it whose names begin with its name, such as the log of a database.
+/// Returns a path and, for a file, the files beside it whose names begin with its name, such as the log of a database.
 fn with_companions(path: &Path) -> Vec<PathBuf> {
     let mut found = vec![path.to_owned()];
-    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return found };
+    let (Some(folder), Some(name), false) = (path.parent(), path.file_name(), path.is_dir()) else {
+        return found;
+    };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let other = entry.file_name();
         if other != name && other.as_encoded_bytes().starts_with(name.as_encoded_bytes()) {

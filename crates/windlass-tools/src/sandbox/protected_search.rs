@@ -1,18 +1,15 @@
 //! The search for protected files beneath a folder.
 
 use std::collections::{HashSet, VecDeque};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::kept_file::{FileIdentity, identity};
-use crate::protection::{PathProtection, is_bare_repository_file, protection_of_name};
+use crate::protection::{BareRepository, GIT_PROGRAM_PATHS, PathProtection, protection_of_name};
 
 /// Maximum depth of the folders beneath a protected folder.
 const MAX_DEPTH: usize = 16;
-/// The files and folders of a `.git` folder that determine the programs that Git executes.
-const GIT_PROGRAM_PATHS: [&str; 8] =
-    ["config", "config.worktree", "hooks", "info", "commondir", "gitdir", "worktrees", "modules"];
 /// The files of a `.hg` folder that determine the programs that Mercurial executes.
 const MERCURIAL_PROGRAM_PATHS: [&str; 4] = ["hgrc", "hgrc-not-shared", "requires", "sharedpath"];
 
@@ -144,32 +141,6 @@ pub(super) fn find_protected(
 /// Returns true if a path is one of `known`, or beneath one of them.
 pub(super) fn is_beneath(path: &Path, known: &HashSet<PathBuf>) -> bool {
     path.ancestors().any(|folder| known.contains(folder))
-}
-
-/// The parts by which Git takes a folder for a repository of its own, whose configuration it executes.
-#[derive(Default)]
-struct BareRepository {
-    heads: Vec<OsString>,
-    has_objects: bool,
-    has_references: bool,
-}
-
-impl BareRepository {
-    fn add(&mut self, name: &OsStr) {
-        if is_bare_repository_file(&name.to_string_lossy()) {
-            self.heads.push(name.to_owned());
-        }
-        self.has_objects |= name.eq_ignore_ascii_case("objects");
-        self.has_references |= name.eq_ignore_ascii_case("refs");
-    }
-
-    fn protected_parts(self) -> Vec<OsString> {
-        if self.heads.is_empty() || !self.has_objects || !self.has_references {
-            return Vec::new();
-        }
-        let programs = ["config", "config.worktree", "hooks"].map(OsString::from);
-        self.heads.into_iter().chain(programs).collect()
-    }
 }
 
 /// Lists the path itself if it is not a folder, or the files beneath it, without following links.

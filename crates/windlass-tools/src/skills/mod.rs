@@ -77,6 +77,8 @@ const INTERPRETERS: [(&str, &str); 7] = [
 #[derive(Clone, Debug, Default)]
 pub struct Skills {
     skills: Arc<[Skill]>,
+    /// The folders that they were opened from, in which a new folder is a new skill.
+    folders: Arc<[PathBuf]>,
 }
 
 /// A skill.
@@ -244,7 +246,8 @@ impl Skills {
             }
             skills.push(skill);
         }
-        Ok(Self { skills: skills.into() })
+        let folders = self.folders.iter().cloned().chain([folder.canonicalize().map_err(unreadable)?]);
+        Ok(Self { skills: skills.into(), folders: folders.collect() })
     }
 
     /// Returns the skills, in the order in which the model sees them.
@@ -383,11 +386,18 @@ fn of_skill(refusal: ToolRefusal, skill: &str) -> ToolRefusal {
 }
 
 impl Workspace {
-    /// Adds skills. Their folders become read-only for the file tools and for commands.
+    /// Adds skills. The folders that they were opened from become read-only for the file tools and for commands, so that
+    /// nothing in the workspace adds a skill. Of a folder that has the workspace in it, only the skills do.
     #[must_use]
     pub fn skills(mut self, skills: Skills) -> Self {
-        for skill in skills.iter() {
-            self = self.protect(skill.folder());
+        let around: Vec<&PathBuf> =
+            skills.folders.iter().filter(|folder| !self.folder().starts_with(folder)).collect();
+        let alone = skills.iter().map(Skill::folder);
+        let alone = alone.filter(|skill| !around.iter().any(|folder| skill.starts_with(folder)));
+        let read_only: Vec<PathBuf> =
+            alone.map(Path::to_owned).chain(around.iter().map(|folder| folder.to_path_buf())).collect();
+        for folder in read_only {
+            self = self.protect(folder);
         }
         self.skills = skills;
         self
