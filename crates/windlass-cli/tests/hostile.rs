@@ -358,23 +358,6 @@ fn a_patch_that_would_be_refused_is_not_asked_about() {
 }
 
 #[test]
-fn always_never_covers_another_command() {
-    let project = project_with_calls(
-        SHELL,
-        &[
-            ("c1", "run_command", command(&["touch", "one"])),
-            ("c2", "run_command", command(&["touch", "one"])),
-            ("c3", "run_command", json!({ "shell": "touch two" })),
-        ],
-        "Done.",
-    );
-    let mut screen = PtyScreen::start(project.folder(), 60, 100, &["run", ".", "Go.", "--run-id", "one"]);
-    screen.wait_for_question("Allow it?");
-    screen.type_keys("a\n");
-    screen.wait_for_question("Number, or Enter to go back");
-    screen.type_keys("1\n");
-    screen.wait_for("is approved by your rule: exactly this command");
-#[test]
 fn a_call_that_would_be_refused_is_displayed_whole_and_cannot_be_approved() {
     let project = project_with_calls(
         SHELL,
@@ -406,6 +389,23 @@ fn a_call_that_would_be_refused_is_displayed_whole_and_cannot_be_approved() {
     assert_eq!(std::fs::read_to_string(project.file("notes.txt")).expect("it is there"), "mine\n");
 }
 
+#[test]
+fn always_never_covers_another_command() {
+    let project = project_with_calls(
+        SHELL,
+        &[
+            ("c1", "run_command", command(&["touch", "one"])),
+            ("c2", "run_command", command(&["touch", "one"])),
+            ("c3", "run_command", json!({ "shell": "touch two" })),
+        ],
+        "Done.",
+    );
+    let mut screen = PtyScreen::start(project.folder(), 60, 100, &["run", ".", "Go.", "--run-id", "one"]);
+    screen.wait_for_question("Allow it?");
+    screen.type_keys("a\n");
+    screen.wait_for_question("Number, or Enter to go back");
+    screen.type_keys("1\n");
+    screen.wait_for("is approved by your rule: exactly this command");
     screen.wait_for(r#"shell  "touch two""#);
     screen.wait_for_question("Allow it?");
     screen.type_keys("l\n");
@@ -449,6 +449,30 @@ fn an_edit_that_the_tool_would_refuse_is_not_approved() {
     let (status, shown) = screen.wait_for_exit();
     assert_eq!(status.code(), Some(3), "{shown}");
     assert!(!project.file("one").exists());
+}
+
+#[test]
+fn commands_are_confined_unless_the_agent_file_says_otherwise() {
+    let allow = "[[policy.rule]]\nname = \"t\"\ndecision = \"allow\"\ntool = \"run_command\"\n\
+                 command = [{ program = \"true\" }]\nexamples = [\n\
+                 { decision = \"allow\", arguments = { program = \"true\" } }, { decision = \"ask\" }]\n";
+    for key in ["", "unconfined_commands = \"ask\"\n", "unconfined_commands = \"refuse\"\n"] {
+        let settings = format!("{SHELL}\n{key}{allow}");
+        let project = project_with_calls(&settings, &[("c1", "run_command", command(&["true"]))], "Done.");
+        let ran = project.run_windlass(&["run", ".", "Go.", "--run-id", "one"]);
+        let shown = project.run_windlass(&["show", "one"]).stdout;
+        // Where nothing can be confined, the command waits or is refused.
+        let is_unconfined = shown.contains("\"confined\":\"none\"");
+        assert!(!is_unconfined && [Some(0), Some(3)].contains(&ran.code), "{key}: {} {shown}", ran.stderr);
+    }
+    let project = project_with_calls(&format!("{SHELL}\nunconfined_commands = \"yes\"\n"), &[], "Done.");
+    let ran = project.run_windlass(&["run", ".", "Go."]);
+    assert!(
+        ran.code == Some(1) && ran.stderr.contains("unconfined_commands"),
+        "{:?} {}",
+        ran.code,
+        ran.stderr
+    );
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub(crate) struct CommandToolOutput {
 
 pub(crate) fn run_command<C: Send + Sync + 'static>(workspace: &Workspace) -> Tool<C> {
     let (here, rule) = (workspace.clone(), workspace.clone());
-    Tool::function(
+    let tool = Tool::function(
         "run_command",
         "Runs a program in the workspace, without input, and tells its exit code and output. It may write only \
          in the workspace, and processes that it leaves behind are ended.",
@@ -65,7 +65,8 @@ pub(crate) fn run_command<C: Send + Sync + 'static>(workspace: &Workspace) -> To
     .needs_approval_if(move |arguments: &RunCommand| needs_approval(&rule.command_approval, arguments))
     .without_standing_approvals()
     // Commands may change the same files, so they do not run concurrently.
-    .conflict_key(|_: &RunCommand| "commands".to_owned())
+    .conflict_key(|_: &RunCommand| "commands".to_owned());
+    workspace.sandbox.apply_to(tool)
 }
 
 fn needs_approval(approve: &BuiltInApprovalPolicy, arguments: &RunCommand) -> bool {
@@ -145,7 +146,7 @@ pub(crate) async fn execute(
         protected: workspace.protected_paths(),
         git_access,
         network: sandbox.network,
-        requirement: sandbox.requirement,
+        needs_confinement: sandbox.needs_confinement(),
         resource_limits: sandbox.resource_limits,
     };
     let ended = sandbox::run_sandboxed(sandbox, order, time, limits.max_output_bytes)

@@ -36,7 +36,7 @@ pub(crate) struct GitCommit {
 
 pub(crate) fn git_commit<C: Send + Sync + 'static>(workspace: &Workspace) -> Tool<C> {
     let (here, rule) = (workspace.clone(), workspace.clone());
-    Tool::function(
+    let tool = Tool::function(
         "git_commit",
         "Commits changes of the workspace to its Git repository, without running hooks. Commands cannot write in \
          `.git`, so use this tool to commit.",
@@ -51,7 +51,8 @@ pub(crate) fn git_commit<C: Send + Sync + 'static>(workspace: &Workspace) -> Too
         BuiltInApprovalPolicy::Always | BuiltInApprovalPolicy::ExceptFor(_) => true,
     })
     .without_standing_approvals()
-    .conflict_key(|_: &GitCommit| "commands".to_owned())
+    .conflict_key(|_: &GitCommit| "commands".to_owned());
+    workspace.sandbox.apply_to(tool)
 }
 
 async fn commit(workspace: &Workspace, arguments: &GitCommit) -> Result<CommandToolOutput, ToolRefusal> {

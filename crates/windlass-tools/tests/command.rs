@@ -19,7 +19,9 @@ use windlass_tools::sandbox::{
 use windlass_tools::{Sandbox, ToolLimits, Workspace};
 
 fn test_sandbox() -> Sandbox {
-    Sandbox::default().helper(env!("CARGO_BIN_EXE_windlass-sandbox"))
+    Sandbox::default()
+        .helper(env!("CARGO_BIN_EXE_windlass-sandbox"))
+        .requirement(SandboxRequirement::BestEffort)
 }
 
 /// Creates a workspace next to a folder outside it.

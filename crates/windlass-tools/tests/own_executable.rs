@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::json;
-use windlass_tools::{BuiltInApprovalPolicy, Workspace};
+use windlass_tools::sandbox::SandboxRequirement;
+use windlass_tools::{BuiltInApprovalPolicy, Sandbox, Workspace};
 
 fn main() {
     windlass_tools::sandbox::main_if_asked();
@@ -32,7 +33,10 @@ fn main() {
 /// The agent: runs a command for each line of its input.
 fn run_agent(folder: &Path) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let workspace = Workspace::new(folder).expect("is there").approve_commands(BuiltInApprovalPolicy::Never);
+    let workspace = Workspace::new(folder)
+        .expect("is there")
+        .approve_commands(BuiltInApprovalPolicy::Never)
+        .sandbox(Sandbox::default().requirement(SandboxRequirement::BestEffort));
     for line in std::io::stdin().lines() {
         let shell = line.expect("text");
         let told = runtime.block_on(support::call_tool(&workspace, "run_command", json!({ "shell": shell })));

@@ -77,6 +77,9 @@ struct AgentFileSpec {
     /// Patterns of files that the tools must not see.
     #[serde(default)]
     hidden_files: Vec<String>,
+    /// Treatment of commands on a machine that cannot confine them.
+    #[serde(default)]
+    unconfined_commands: UnconfinedCommands,
     /// Path of a `.mcp.json` with server configurations.
     mcp_file: Option<PathBuf>,
     /// Servers, by name.
@@ -101,6 +104,19 @@ struct AgentFileSpec {
     /// The policy, which is parsed separately so that its errors name their lines.
     #[serde(default, rename = "policy")]
     _policy: Option<serde::de::IgnoredAny>,
+}
+
+/// The treatment of commands on a machine that cannot confine them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum UnconfinedCommands {
+    /// A person is asked about each, whatever the policy allows.
+    #[default]
+    Ask,
+    /// They run as the policy says.
+    Run,
+    /// They are refused.
+    Refuse,
 }
 
 /// The `[limits]` of an agent file.

@@ -112,7 +112,10 @@ fn folder_tools(file: &AgentFile) -> Result<Vec<Tool>, CliError> {
 
 #[cfg(unix)]
 fn open_workspace(file: &AgentFile) -> Result<windlass_tools::Workspace, CliError> {
-    use windlass_tools::Workspace;
+    use windlass_tools::sandbox::SandboxRequirement;
+    use windlass_tools::{Sandbox, Workspace};
+
+    use super::UnconfinedCommands;
     let wrong = |error: windlass_tools::WorkspaceError| {
         CliError::new(error.to_string()).with_hint("check `workspace` and `hidden_files` in the agent file")
     };
@@ -130,7 +133,12 @@ fn open_workspace(file: &AgentFile) -> Result<windlass_tools::Workspace, CliErro
             CliError::new(error.to_string()).with_hint("check `skills` in the agent file")
         })?;
     }
-    Ok(workspace.skills(skills))
+    let requirement = match file.spec.unconfined_commands {
+        UnconfinedCommands::Ask => SandboxRequirement::AskIfUnconfined,
+        UnconfinedCommands::Run => SandboxRequirement::BestEffort,
+        UnconfinedCommands::Refuse => SandboxRequirement::Required,
+    };
+    Ok(workspace.skills(skills).sandbox(Sandbox::default().requirement(requirement)))
 }
 
 /// Returns the tools of the skills that the agent file names.

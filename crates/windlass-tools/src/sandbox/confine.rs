@@ -58,7 +58,7 @@ pub fn confinement_support() -> ConfinementLevel {
         protected: Vec::new(),
         git_access: super::protected_files::GitAccess::default(),
         network: super::NetworkAccess::Denied,
-        requirement: super::SandboxRequirement::BestEffort,
+        needs_confinement: false,
         resource_limits: super::ResourceLimits::default(),
     };
     let tried = std::thread::spawn(move || confine_thread(&order, &[])).join();

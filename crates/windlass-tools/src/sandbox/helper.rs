@@ -22,9 +22,7 @@ use super::protocol::{
     SupervisorReport,
 };
 use super::scratch::ScratchFolder;
-use super::{
-    HELPER_ARGUMENT, ResourceLimits, SUPERVISOR_ARGUMENT, SandboxRequirement, confine, descriptors, kill,
-};
+use super::{HELPER_ARGUMENT, ResourceLimits, SUPERVISOR_ARGUMENT, confine, descriptors, kill};
 use crate::files::{WorkspacePath, WorkspaceRoot};
 
 /// Maximum size of a report of the supervisor, in bytes. The command could write one, but has no influence on the first.
@@ -309,7 +307,7 @@ fn supervise(supervised: &SupervisedCommand, reports: &mut UnixStream) -> Result
         .stdin(Stdio::null());
     gaps.extend(confine::confine_thread(order, &[scratch.as_path()])?);
     let confinement = ConfinementReport::of_gaps(gaps);
-    if confinement.level == ConfinementLevel::None && order.requirement == SandboxRequirement::Required {
+    if confinement.level == ConfinementLevel::None && order.needs_confinement {
         return Err(
             "this machine cannot restrict commands, and they must be: a kernel with Landlock is needed"
                 .into(),

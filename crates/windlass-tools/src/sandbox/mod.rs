@@ -39,9 +39,11 @@ mod scratch;
 mod syscall_filter;
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
+use windlass::tool::Tool;
 
 pub use confine::confinement_support;
 use executable::HelperExecutable;
@@ -101,8 +103,10 @@ pub enum NetworkAccess {
 /// The treatment of commands on a machine that cannot confine them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SandboxRequirement {
-    /// Commands run without confinement, and their output says so.
+    /// Every command requires approval, each time and whatever a policy allows: nothing runs both unasked and unconfined.
     #[default]
+    AskIfUnconfined,
+    /// Commands run without confinement, and their output says so.
     BestEffort,
     /// Commands are refused.
     Required,
@@ -123,6 +127,26 @@ pub struct ResourceLimits {
     /// Maximum number of processes and threads beyond those that the user already has. It does not bind the
     /// superuser.
     pub processes: u64,
+}
+
+impl SandboxRequirement {
+    /// Returns true if every command requires approval on a machine with this support.
+    fn needs_approval(self, support: ConfinementLevel) -> bool {
+        match self {
+            Self::AskIfUnconfined => support == ConfinementLevel::None,
+            Self::BestEffort | Self::Required => false,
+        }
+    }
+
+    /// Returns true if a command on a machine with this support runs only if it is confined.
+    fn needs_confinement(self, support: ConfinementLevel) -> bool {
+        match self {
+            // Nobody was asked, so what the machine can do it must do.
+            Self::AskIfUnconfined => support != ConfinementLevel::None,
+            Self::BestEffort => false,
+            Self::Required => true,
+        }
+    }
 }
 
 impl Default for ResourceLimits {
@@ -197,7 +221,7 @@ impl Sandbox {
         self
     }
 
-    /// Sets the treatment of commands on a machine that cannot confine them. Default: best effort.
+    /// Sets the treatment of commands on a machine that cannot confine them. Default: a person is asked about each.
     #[must_use]
     pub fn requirement(mut self, need: SandboxRequirement) -> Self {
         self.requirement = need;
@@ -209,6 +233,19 @@ impl Sandbox {
     pub fn resource_limits(mut self, uses: ResourceLimits) -> Self {
         self.resource_limits = uses;
         self
+    }
+
+    /// Returns the tool of commands with the approvals that the sandbox requires on this machine.
+    pub(crate) fn apply_to<C: Send + Sync + 'static>(&self, tool: Tool<C>) -> Tool<C> {
+        match self.requirement.needs_approval(known_support()) {
+            true => tool.needs_approval_each_time(),
+            false => tool,
+        }
+    }
+
+    /// Returns true if a command must not run without confinement.
+    pub(crate) fn needs_confinement(&self) -> bool {
+        self.requirement.needs_confinement(known_support())
     }
 
     /// Opens the executable of the helper. `writable` are the folders in which commands may write.
@@ -249,6 +286,12 @@ impl Sandbox {
     }
 }
 
+/// Returns the confinement that this machine supports, which is tried once.
+fn known_support() -> ConfinementLevel {
+    static SUPPORT: OnceLock<ConfinementLevel> = OnceLock::new();
+    *SUPPORT.get_or_init(confinement_support)
+}
+
 /// Returns a search path without the folders in which a command could plant a program under any name: relative folders,
 /// and those in which commands may write.
 fn search_path(path: &str, writable: &[&Path]) -> String {
@@ -259,4 +302,20 @@ fn search_path(path: &str, writable: &[&Path]) -> String {
         path.split(':').filter(|folder| folder.starts_with('/') && !is_writable(folder)).collect();
     // An empty path would stand for the current folder.
     if kept.is_empty() { "/usr/bin:/bin".to_owned() } else { kept.join(":") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ConfinementLevel, SandboxRequirement};
+
+    #[test]
+    fn no_command_is_both_unasked_and_unconfined_by_default() {
+        let default = SandboxRequirement::default();
+        for support in [ConfinementLevel::Full, ConfinementLevel::Partial, ConfinementLevel::None] {
+            assert!(default.needs_approval(support) || default.needs_confinement(support), "{support:?}");
+            assert!(!default.needs_approval(support) || support == ConfinementLevel::None, "{support:?}");
+            assert!(SandboxRequirement::Required.needs_confinement(support), "{support:?}");
+            assert!(!SandboxRequirement::BestEffort.needs_confinement(support), "{support:?}");
+        }
+    }
 }

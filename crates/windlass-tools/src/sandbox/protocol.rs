@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::protected_files::GitAccess;
-use super::{NetworkAccess, ResourceLimits, SandboxRequirement};
+use super::{NetworkAccess, ResourceLimits};
 
 /// A command with its sandbox settings, sent to the helper.
 #[derive(Debug, Serialize, Deserialize)]
@@ -23,7 +23,8 @@ pub(crate) struct SandboxedCommand {
     pub(crate) protected: Vec<PathBuf>,
     pub(crate) git_access: GitAccess,
     pub(crate) network: NetworkAccess,
-    pub(crate) requirement: SandboxRequirement,
+    /// True if the command is refused on a machine that cannot confine it.
+    pub(crate) needs_confinement: bool,
     pub(crate) resource_limits: ResourceLimits,
 }
 

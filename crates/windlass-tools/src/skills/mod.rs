@@ -322,7 +322,7 @@ impl Skills {
 
     fn run_skill_script<C: Send + Sync + 'static>(&self, workspace: &Workspace) -> Tool<C> {
         let (skills, here, rule) = (self.clone(), workspace.clone(), workspace.command_approval.clone());
-        Tool::function(
+        let tool = Tool::function(
             RUN_SKILL_SCRIPT,
             "Runs a script of a skill that was loaded, in the workspace and without input, and tells its exit code and \
              output. It may write only in the workspace, and processes that it leaves behind are ended.",
@@ -344,7 +344,8 @@ impl Skills {
         })
         // Scripts are commands: they may change the same files.
         .conflict_key(|_: &RunSkillScript| "commands".to_owned())
-        .deferred()
+        .deferred();
+        workspace.sandbox.apply_to(tool)
     }
 
     async fn run_script(

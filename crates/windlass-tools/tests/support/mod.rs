@@ -4,6 +4,7 @@
 
 use serde_json::Value;
 use windlass::prelude::*;
+use windlass_tools::sandbox::SandboxRequirement;
 use windlass_tools::{BuiltInApprovalPolicy, Sandbox, Workspace};
 
 /// Opens a workspace in which no call requires approval.
@@ -12,7 +13,11 @@ pub(crate) fn open_workspace(folder: &std::path::Path) -> Workspace {
         .expect("the folder is there")
         .approve_writes(BuiltInApprovalPolicy::Never)
         .approve_commands(BuiltInApprovalPolicy::Never)
-        .sandbox(Sandbox::default().helper(env!("CARGO_BIN_EXE_windlass-sandbox")))
+        .sandbox(
+            Sandbox::default()
+                .helper(env!("CARGO_BIN_EXE_windlass-sandbox"))
+                .requirement(SandboxRequirement::BestEffort),
+        )
 }
 
 /// Makes one call and returns the output that the model received.
