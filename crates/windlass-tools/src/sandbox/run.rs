@@ -17,6 +17,11 @@ use crate::text::HeadTailBuffer;
 
 /// Maximum time for the helper to kill the command and its descendants.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time for the helper to kill a command that has timed out and to undo its changes of protected files, of which
+/// there may be as many as the command liked.
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Sentence for the model if the changes are not undone in that time.
+const STILL_RESTORING: &str = "protected files are still being checked, and changed ones restored or renamed";
 
 /// The exit status and the output of a command.
 pub(crate) struct SandboxedExit {
@@ -86,12 +91,15 @@ pub(crate) async fn run_sandboxed(
         if tokio::time::timeout(time, &mut all).await.is_err() {
             timed_out = true;
             line.close();
-            tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut all).await.ok();
+            tokio::time::timeout(RESTORE_TIMEOUT, &mut all).await.ok();
         }
     }
     drop(line);
     // If the helper has not ended in time, tokio reaps it later.
     tokio::time::timeout(SHUTDOWN_TIMEOUT, helper.wait()).await.ok();
+    if timed_out && !told.has_ended {
+        told.undone.push(STILL_RESTORING.to_owned());
+    }
     if let Some(why) = told.failure {
         return Err(why);
     }
