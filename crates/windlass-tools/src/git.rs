@@ -11,14 +11,15 @@ use crate::policy::BuiltInApprovalPolicy;
 use crate::sandbox::GitAccess;
 use crate::workspace::Workspace;
 
-/// Stages the named paths and commits them. The first argument is the message. Nothing that the repository
-/// configures is executed: no hook, no monitor of files, no editor, no signing program. Paths are literal.
+/// Stages the named paths and commits them. The first argument is the message. No hook, monitor of files, editor or signing
+/// program that the repository configures is executed; its filters of files (`filter.*.clean`) are, in the sandbox. Paths
+/// are literal.
 const COMMIT_SCRIPT: &str = r#"
 export GIT_LITERAL_PATHSPECS=1 GIT_TERMINAL_PROMPT=0 GIT_OPTIONAL_LOCKS=1
 message=$1; shift
 fixed() {
     git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.editor=false -c core.pager=cat \
-        -c commit.gpgSign=false -c commit.template= -c gc.auto=0 -c maintenance.auto=false "$@"
+        -c commit.gpgSign=false -c log.showSignature=false -c commit.template= -c gc.auto=0 -c maintenance.auto=false "$@"
 }
 fixed add --all -- "$@" && fixed commit --no-verify --quiet --message "$message" -- "$@" &&
     fixed log --max-count=1 --format='%h %s' --stat
