@@ -135,6 +135,24 @@ pub(crate) async fn renew_lease(db: &DbConnection, lease: &Lease, now: Timestamp
     db.run(update, &[id.into(), to_time(now).into()]).await.map(|_| ())
 }
 
+/// Raises the epoch of a run. A repetition finds the epoch that an attempt before it has written.
+pub(crate) async fn raise_epoch(db: &DbConnection, lease: &Lease, epoch: u64) -> Result<Lease, PgError> {
+    let raised = Lease { epoch: epoch.max(lease.epoch), ..lease.clone() };
+    let update = "UPDATE @runs SET epoch = $3 WHERE name = $1
+        AND (epoch = $2 OR (epoch = $3 AND owner = $4))";
+    let values = [
+        lease.run.as_str().into(),
+        to_integer(lease.epoch)?.into(),
+        to_integer(raised.epoch)?.into(),
+        lease.owner.as_str().into(),
+    ];
+    match db.run(update, &values).await? {
+        // Tells a run that is not there from one that has another driver.
+        0 => find_owned_run(db, lease).await.and(Err(StoreError::fenced_off(lease).into())),
+        _ => Ok(raised),
+    }
+}
+
 pub(crate) async fn release_lease(db: &DbConnection, lease: &Lease) -> Result<(), PgError> {
     let update = "UPDATE @runs SET owner = NULL, beat = NULL, lease_ms = NULL, renewed = NULL
         WHERE name = $1 AND epoch = $2";

@@ -77,6 +77,10 @@ impl Store for PostgresStore {
         async move { transact!(self.database, |db| runs::renew_lease(db, lease, now)) }.boxed()
     }
 
+    fn raise_epoch<'a>(&'a self, lease: &'a Lease, epoch: u64) -> StoreFuture<'a, Lease> {
+        async move { transact!(self.database, |db| runs::raise_epoch(db, lease, epoch)) }.boxed()
+    }
+
     fn release_lease<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()> {
         async move { transact!(self.database, |db| runs::release_lease(db, lease)) }.boxed()
     }

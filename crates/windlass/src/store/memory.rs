@@ -364,6 +364,17 @@ impl Store for MemoryStore {
         })
     }
 
+    fn raise_epoch<'a>(&'a self, lease: &'a Lease, epoch: u64) -> StoreFuture<'a, Lease> {
+        self.ready_result(|kept| {
+            let run = kept.owned_run_mut(lease)?;
+            run.epoch = run.epoch.max(epoch);
+            if let Some(known) = &mut run.lease {
+                known.epoch = run.epoch;
+            }
+            Ok(Lease { epoch: run.epoch, ..lease.clone() })
+        })
+    }
+
     fn release_lease<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
             if let Ok(run) = kept.owned_run_mut(lease) {

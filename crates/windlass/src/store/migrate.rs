@@ -422,7 +422,8 @@ impl RunMigration<'_> {
             self.target.set_status(&to, status.0, status.1).await?;
         }
         *artefacts += self.copy_details(from, &to).await?;
-        let to = self.raise_epoch(to, from.epoch).await?;
+        // A fencing token never goes back.
+        let to = self.target.raise_epoch(&to, from.epoch).await?;
         self.target.release_lease(&to).await?;
         Ok(seq > known)
     }
@@ -514,15 +515,6 @@ impl RunMigration<'_> {
             target.save_snapshot(to, snapshot, SnapshotSegments { first: 0, bodies }).await?;
         }
         Ok(count)
-    }
-
-    /// Raises the epoch of a run in the target to that of the source: a fencing token never goes back.
-    async fn raise_epoch(&self, mut lease: Lease, epoch: u64) -> Result<Lease, MigrationError> {
-        while lease.epoch < epoch {
-            self.target.release_lease(&lease).await?;
-            lease = self.target.acquire_lease(&lease.run, self.claim(), None).await?;
-        }
-        Ok(lease)
     }
 }
 

@@ -189,6 +189,15 @@ pub trait Store: Send + Sync + 'static {
     /// taken over.
     fn renew_lease<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> StoreFuture<'a, ()>;
 
+    /// Raises the epoch of a run to `epoch`, and returns the lease with it. Writes that carry an earlier epoch are
+    /// rejected from then on. A lease whose epoch is as high already stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`StoreErrorKind::Fenced`](crate::error::StoreErrorKind::Fenced) if the lease was
+    /// taken over.
+    fn raise_epoch<'a>(&'a self, lease: &'a Lease, epoch: u64) -> StoreFuture<'a, Lease>;
+
     /// Releases a lease. Releasing a lease that was taken over has no effect.
     fn release_lease<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()>;
 

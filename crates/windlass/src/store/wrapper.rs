@@ -137,6 +137,11 @@ pub trait StoreWrapper: Send + Sync + 'static {
         self.wrap_operation(move || self.inner().renew_lease(lease, now))
     }
 
+    /// Forwards [`Store::raise_epoch`].
+    fn raise_epoch<'a>(&'a self, lease: &'a Lease, epoch: u64) -> StoreFuture<'a, Lease> {
+        self.wrap_operation(move || self.inner().raise_epoch(lease, epoch))
+    }
+
     /// Forwards [`Store::release_lease`].
     fn release_lease<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()> {
         self.wrap_operation(move || self.inner().release_lease(lease))
@@ -433,6 +438,10 @@ impl<W: StoreWrapper> Store for W {
 
     fn renew_lease<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> StoreFuture<'a, ()> {
         StoreWrapper::renew_lease(self, lease, now)
+    }
+
+    fn raise_epoch<'a>(&'a self, lease: &'a Lease, epoch: u64) -> StoreFuture<'a, Lease> {
+        StoreWrapper::raise_epoch(self, lease, epoch)
     }
 
     fn release_lease<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()> {

@@ -22,6 +22,7 @@ where
     a_released_run_is_free(StoreCheck("a released run is free"), make().await).await;
     one_of_many_takes_over(StoreCheck("one of many takes over"), make().await).await;
     a_late_owner_is_refused(StoreCheck("a late owner is refused"), make().await).await;
+    an_epoch_is_raised(StoreCheck("an epoch is raised"), make().await).await;
 }
 
 async fn load_lease<S: Store>(check: StoreCheck, store: &S, run: &RunId) -> Option<StoredLease> {
@@ -142,6 +143,28 @@ async fn one_of_many_takes_over<S: Store>(check: StoreCheck, store: S) {
     for refused in taken.into_iter().filter(Result::is_err) {
         check.expect_error("taking it over after somebody else did", refused, StoreErrorKind::LeaseHeld);
     }
+}
+
+async fn an_epoch_is_raised<S: Store>(check: StoreCheck, store: S) {
+    let lease = check.create_run(&store, "run", "ann").await;
+    let raised = check.expect_ok("raising it", store.raise_epoch(&lease, 70).await);
+    check.expect_equal("the lease", raised.clone(), Lease { epoch: 70, ..lease.clone() });
+    let seen = load_lease(check, &store, &lease.run).await;
+    check.expect_equal("the stored lease", seen, Some(stored_lease("ann", 70, 0, 1_000)));
+    let late = store.append_journal(&lease, 0, journal_lines(1), Durability::Sync).await;
+    check.expect_error("an append with the epoch before", late, StoreErrorKind::Fenced);
+    let late = store.raise_epoch(&lease, 80).await;
+    check.expect_error("raising it with the epoch before", late, StoreErrorKind::Fenced);
+    let same = check.expect_ok("a lower epoch", store.raise_epoch(&raised, 60).await);
+    check.expect_equal("the lease after a lower epoch", same, raised.clone());
+    let append = store.append_journal(&raised, 0, journal_lines(1), Durability::Sync).await;
+    check.expect_ok("an append with the epoch", append);
+    check.expect_ok("releasing", store.release_lease(&raised).await);
+    let next = store.acquire_lease(&lease.run, lease_claim("bea", 2_000), None).await;
+    check.expect_equal("the next epoch", check.expect_ok("a lease", next).epoch, 71);
+    let unknown = Lease { run: "other".into(), ..lease };
+    let unknown = store.raise_epoch(&unknown, 9).await;
+    check.expect_error("the epoch of an unknown run", unknown, StoreErrorKind::RunNotFound);
 }
 
 async fn a_late_owner_is_refused<S: Store>(check: StoreCheck, store: S) {

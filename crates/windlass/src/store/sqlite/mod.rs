@@ -397,6 +397,12 @@ impl Store for SqliteStore {
     fn renew_lease<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> StoreFuture<'a, ()> {
         let lease = lease.clone();
         let about = RequestSubject::Run(lease.run.clone());
+    fn raise_epoch<'a>(&'a self, lease: &'a Lease, epoch: u64) -> StoreFuture<'a, Lease> {
+        let lease = lease.clone();
+        let about = RequestSubject::Run(lease.run.clone());
+        self.submit_write(about, AckLevel::Committed, move |desk| runs::raise_epoch(desk.db, &lease, epoch))
+    }
+
         self.submit_write(about, AckLevel::Committed, move |desk| runs::renew_lease(desk.db, &lease, now))
     }
 

@@ -147,6 +147,14 @@ pub(super) fn renew_lease(db: &Connection, lease: &Lease, now: Timestamp) -> Res
     Ok(())
 }
 
+pub(super) fn raise_epoch(db: &Connection, lease: &Lease, epoch: u64) -> Result<Lease, SqliteError> {
+    let (id, _) = find_owned_run(db, lease)?;
+    let epoch = epoch.max(lease.epoch);
+    let update = "UPDATE runs SET epoch = ?2 WHERE id = ?1";
+    db.prepare_cached(update)?.execute(params![id, to_sql_integer(epoch)?])?;
+    Ok(Lease { epoch, ..lease.clone() })
+}
+
 /// Converts the duration of a lease, rounded up to milliseconds.
 pub(super) fn to_sql_millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
