@@ -25,8 +25,8 @@ use windlass::core::decision::{Decision, DecisionScope};
 use windlass::core::id::{AgentName, RunId, Timestamp};
 use windlass::core::journal::{HashChain, JournalEntry, JournalRecord};
 use windlass::fleet::{
-    AgentOffer, AgentRegistry, DeployedAgent, NextStep, QueueOrder, RunDeparture, RunQueue, RunSubmission,
-    WorkRequest, Worker,
+    AgentOffer, AgentRegistry, DeployedAgent, NextStep, QueueOrder, QueuedState, RunDeparture, RunQueue,
+    RunSubmission, WorkRequest, Worker,
 };
 use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
 use windlass::prelude::*;
@@ -539,6 +539,10 @@ async fn a_copy_of_the_database_is_not_driven_before_it_is_restored() {
     let agent = Agent::new("bank").model(model).tool(pay.needs_approval());
     let run = agent.run("Pay.").run_id("run").store(store.clone());
     run.await.expect("it waits").into_paused().expect("it waits");
+    store
+        .submit_run(&RunSubmission::new("submitted", "bank", "Pay."), Timestamp(1))
+        .await
+        .expect("submitted");
     drop(store);
     connect(&server, "windlass").await;
     let (client, connection) =
@@ -551,11 +555,20 @@ async fn a_copy_of_the_database_is_not_driven_before_it_is_restored() {
     assert_eq!(refused.kind(), windlass::error::StoreErrorKind::NotRestored);
     let report = PostgresStore::restore(&other, PostgresOptions::default()).await.expect("restored");
     assert_eq!(report.open_runs, [RunId::from("run")]);
+    assert_eq!(report.buried_runs, [RunId::from("submitted")]);
     let copy = PostgresStore::connect(&other).await.expect("it connects");
     let records = verify_run(&copy, &RunId::from("run")).await.expect("it is whole").records;
     assert!(matches!(records.last().map(|last| &last.entry), Some(JournalEntry::RunRestored(_))));
-    // The original is as it was.
+    let queued = copy.load_queued_run(&"submitted".into()).await.expect("loaded").expect("it is there");
+    assert_eq!(queued.state, QueuedState::DeadLetter);
+    // The original is as it was, and its drivers have lower fencing tokens, however many there were.
     let original = connect(&server, "windlass").await;
+    let claim = LeaseClaim { owner: "driver", now: Timestamp(1), duration: Duration::from_secs(1) };
+    for _ in 0..20 {
+        let before = original.acquire_lease(&"run".into(), claim, None).await.expect("a lease");
+        let after = copy.acquire_lease(&"run".into(), claim, None).await.expect("a lease");
+        assert!(after.epoch > before.epoch + 1_000, "{} after {}", after.epoch, before.epoch);
+    }
     let records = verify_run(&original, &RunId::from("run")).await.expect("it is whole").records;
     assert!(!records.iter().any(|record| matches!(record.entry, JournalEntry::RunRestored(_))));
 }

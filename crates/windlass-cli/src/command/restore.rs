@@ -27,7 +27,15 @@ pub(crate) async fn run(
     };
     let count = report.open_runs.len();
     match term.output_format() {
-        OutputFormat::Json => term.print_json(&json!({ "type": "restore", "open_runs": report.open_runs })),
+        OutputFormat::Json => {
+            let skipped: Vec<_> = report.skipped_schedules.iter().map(|skipped| &skipped.name).collect();
+            term.print_json(&json!({
+                "type": "restore",
+                "open_runs": report.open_runs,
+                "buried_runs": report.buried_runs,
+                "skipped_schedules": skipped,
+            }));
+        }
         OutputFormat::Text => {
             term.print_line(format!("{place} is restored; {count} runs were open at the time of the backup"));
             if count > 0 {
@@ -35,6 +43,18 @@ pub(crate) async fn run(
                     "their calls that may have run since are in doubt: `windlass resume` asks about them, and \
                      `windlass settle` answers",
                 );
+            }
+            for run in &report.buried_runs {
+                term.eprint_line(format!(
+                    "run {run} was submitted before the backup and may have run since: it is a dead letter; if it did \
+                     nothing, `windlass fleet revive {run}` makes it ready",
+                ));
+            }
+            for skipped in &report.skipped_schedules {
+                term.eprint_line(format!(
+                    "schedule {} has skipped its times since the backup: their runs may have been submitted",
+                    skipped.name,
+                ));
             }
         }
     }

@@ -57,7 +57,7 @@ pub use post_decision::{
     post_decision_with_signature, post_reviewed_decision, post_signed_decision, prepare_decision,
 };
 pub use query::{RunCursor, RunQuery, StartSession, end_of_run, list_all_runs, session_of_first_line};
-pub use restore::{RestoreReport, mark_restored};
+pub use restore::{RestoreReport, SkippedSchedule, mark_restored};
 pub use retention::{RetentionPolicy, apply_retention};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStore, StoreWarning, WriterStats};
