@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt;
 use serde_json::json;
-use windlass::core::id::RunId;
+use windlass::core::id::{RunId, Timestamp};
 use windlass::core::item::Item;
 use windlass::core::tool::ToolEffect;
+use windlass::error::StoreError;
 use windlass::model::describe_item;
 use windlass::prelude::*;
 use windlass::session::SessionStore;
 use windlass::store::{
-    MemoryStore, RunQuery, RunStatus, Store, StoreFuture, StoreWrapper, StoredReceipt, StoredRun,
+    Lease, MemoryStore, RunQuery, RunStatus, Store, StoreFuture, StoreWrapper, StoredReceipt, StoredRun,
     migrate_store,
 };
 use windlass::tool::{ReceiptPolicy, ReceiptScope};
@@ -112,6 +113,92 @@ async fn runs_that_end_during_a_migration_are_whole_in_the_target() {
     assert_eq!(report.receipts, 1);
     let report = migrate_store(&source, &*target).await.expect("it can be repeated");
     assert_eq!(report.known_runs.len(), 2);
+}
+
+/// A store whose session is compacted after a migration has copied the sessions and before it copies runs.
+struct CompactedStore {
+    inner: Arc<MemoryStore>,
+    is_compacted: AtomicBool,
+}
+
+impl StoreWrapper for CompactedStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    fn sessions(&self) -> Option<&dyn SessionStore> {
+        self.inner.sessions()
+    }
+
+    fn list_runs<'a>(&'a self, query: &'a RunQuery) -> StoreFuture<'a, Vec<StoredRun>> {
+        async move {
+            if !self.is_compacted.swap(true, Ordering::Relaxed) {
+                let version = self.inner.load_session(&"s".into()).await?.version;
+                let items = vec![Item::user("In short: it is paid.").into()];
+                self.inner.replace_items(&"s".into(), version, items).await?;
+            }
+            self.inner.list_runs(query).await
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_is_compacted_during_a_migration_is_compacted_in_the_target() {
+    let inner = Arc::new(MemoryStore::default());
+    let session = Session::new("s", inner.clone());
+    let run = paying_agent(false).run("Pay.").session(&session).store(inner.clone()).run_id("first");
+    run.await.expect("it ends");
+    let source = CompactedStore { inner: inner.clone(), is_compacted: AtomicBool::new(false) };
+    let target = Arc::new(MemoryStore::default());
+    let report = migrate_store(&source, &*target).await.expect("it is migrated");
+    assert_eq!(report.copied_runs, [RunId::from("first")]);
+    let moved = Session::new("s", target.clone());
+    assert_eq!(conversation(&moved).await, ["user: In short: it is paid."]);
+    migrate_store(&*inner, &*target).await.expect("it can be repeated");
+    // What the target has of its own is not replaced.
+    target.append_items(&"s".into(), vec![Item::user("Thanks.").into()]).await.expect("appended");
+    let version = inner.load_session(&"s".into()).await.expect("loaded").version;
+    let items = vec![Item::user("Shorter.").into()];
+    inner.replace_items(&"s".into(), version, items).await.expect("compacted");
+    migrate_store(&*inner, &*target).await.expect_err("it is another session");
+    assert_eq!(conversation(&moved).await, ["user: In short: it is paid.", "user: Thanks."]);
+}
+
+/// A store that is killed once, before it sets the status of a run.
+struct KilledTarget {
+    inner: MemoryStore,
+    is_killed: AtomicBool,
+}
+
+impl StoreWrapper for KilledTarget {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+
+    fn sessions(&self) -> Option<&dyn SessionStore> {
+        self.inner.sessions()
+    }
+
+    fn set_status<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreFuture<'a, ()> {
+        match self.is_killed.swap(true, Ordering::Relaxed) {
+            true => self.inner.set_status(lease, status, now),
+            false => std::future::ready(Err(StoreError::new("killed"))).boxed(),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_migration_that_was_killed_before_the_status_sets_it_later() {
+    let source = Arc::new(MemoryStore::default());
+    let run = paying_agent(false).run("Pay.").store(source.clone()).run_id("first");
+    run.await.expect("it ends");
+    let target = KilledTarget { inner: MemoryStore::default(), is_killed: AtomicBool::new(false) };
+    migrate_store(&*source, &target).await.expect_err("it is killed");
+    let report = migrate_store(&*source, &target).await.expect("it is repeated");
+    assert_eq!(report.known_runs, [RunId::from("first")], "it has all records already");
+    let listed = target.inner.list_runs(&RunQuery::default()).await.expect("listed");
+    assert_eq!(listed[0].status, RunStatus::Finished);
 }
 
 async fn source_receipts(source: &LiveStore) -> Vec<StoredReceipt> {

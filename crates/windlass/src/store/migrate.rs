@@ -50,8 +50,12 @@ pub enum MigrationError {
         /// Number of the first record that was compared and differs.
         seq: u64,
     },
-    /// Both stores have a session of this id, with different items.
-    #[error("session `{session}` is another session in the target: item {position} differs")]
+    /// Both stores have a session of this id, with different items. The source may have been compacted, rewound or
+    /// cleared since an earlier migration: then clear the session in the target, and repeat the migration.
+    #[error(
+        "session `{session}` is another session in the target: item {position} differs; hint: if it was compacted in the \
+         source since an earlier migration, clear it in the target"
+    )]
     DifferentSession {
         /// Id of the session.
         session: SessionId,
@@ -109,6 +113,7 @@ pub async fn migrate_store(
         clock: RunClock::start(),
         run_leases: LeaseObserver::new(),
         session_leases: Mutex::default(),
+        copied_versions: Mutex::default(),
     };
     let mut report = MigrationReport::default();
     let mut sessions = match source.sessions() {
@@ -185,37 +190,56 @@ async fn list_all_positions(
 
 /// The items and positions that the target lacks of a session.
 struct MissingItems {
-    items: Vec<Arc<Item>>,
+    /// The change of the target's items.
+    change: ItemChange,
     /// Runs with their positions in the target and in the source.
     positions: Vec<(RunId, u64, u64)>,
+    /// Version of the session in the target.
+    target_version: u64,
+    /// Number of items in the target and in the source.
+    item_counts: (usize, usize),
+}
+
+/// The change that gives the target the items of a session.
+enum ItemChange {
+    Append(Vec<Arc<Item>>),
+    /// The source was compacted, rewound or cleared after the target got its items.
+    Replace(Vec<Arc<Item>>),
 }
 
 impl MissingItems {
-    /// Compares a session of both stores.
+    /// Compares a session of both stores. `copied_version` is the version in the target at which it was a copy.
     async fn find(
         (from, to): (&dyn SessionStore, &dyn SessionStore),
         session: &SessionId,
+        copied_version: Option<u64>,
     ) -> Result<Self, MigrationError> {
         let (SessionState { items, .. }, source) = load_with_positions(from, session).await?;
-        let known = to.load_session(session).await?.items;
+        let SessionState { items: known, version: target_version, .. } = to.load_session(session).await?;
+        let is_unchanged = copied_version == Some(target_version);
         let differs = items.iter().zip(&known).position(|(one, other)| one != other);
-        if let Some(position) = differs {
-            return Err(MigrationError::DifferentSession { session: session.clone(), position });
-        }
+        let item_counts = (known.len(), items.len());
+        let change = match differs {
+            // The target may have more items: a run that was copied earlier has gone on there.
+            None if known.len() <= items.len() || !is_unchanged => {
+                ItemChange::Append(items.get(known.len()..).unwrap_or_default().to_vec())
+            }
+            Some(position) if !is_unchanged => {
+                return Err(MigrationError::DifferentSession { session: session.clone(), position });
+            }
+            None | Some(_) => ItemChange::Replace(items),
+        };
         let target: BTreeMap<RunId, u64> = list_all_positions(to, session).await?.into_iter().collect();
         let positions = source.into_iter().map(|(run, position)| {
             let known = target.get(&run).copied().unwrap_or_default();
             (run, known, position)
         });
-        Ok(Self {
-            // The target may have more items: a run that was copied earlier has gone on there.
-            items: items.get(known.len()..).unwrap_or_default().to_vec(),
-            positions: positions.filter(|(_, known, position)| position > known).collect(),
-        })
+        let positions = positions.filter(|(_, known, position)| position > known).collect();
+        Ok(Self { change, positions, target_version, item_counts })
     }
 
     fn is_empty(&self) -> bool {
-        self.items.is_empty() && self.positions.is_empty()
+        matches!(&self.change, ItemChange::Append(items) if items.is_empty()) && self.positions.is_empty()
     }
 }
 
@@ -229,6 +253,8 @@ struct RunMigration<'a> {
     run_leases: LeaseObserver,
     /// The leases of sessions in the target, as they were seen.
     session_leases: Mutex<BTreeMap<SessionId, LeaseWatch>>,
+    /// Versions of the sessions in the target at which they were copies of those of the source.
+    copied_versions: Mutex<BTreeMap<SessionId, u64>>,
 }
 
 impl RunMigration<'_> {
@@ -338,7 +364,10 @@ impl RunMigration<'_> {
     async fn copy_session(&self, session: &SessionId) -> Result<(), MigrationError> {
         let Some(from) = self.source.sessions() else { return Ok(()) };
         let to = self.target.sessions().ok_or(MigrationError::NoSessions)?;
-        if MissingItems::find((from, to), session).await?.is_empty() {
+        let missing = self.find_missing((from, to), session).await?;
+        if missing.is_empty() {
+            let (known, count) = missing.item_counts;
+            self.note_copy(session, known == count, missing.target_version);
             return Ok(());
         }
         let fence = self.claim_session(to, session).await?;
@@ -348,20 +377,43 @@ impl RunMigration<'_> {
         Ok(released?)
     }
 
+    async fn find_missing(
+        &self,
+        stores: (&dyn SessionStore, &dyn SessionStore),
+        session: &SessionId,
+    ) -> Result<MissingItems, MigrationError> {
+        let copied_version = lock_unpoisoned(&self.copied_versions).get(session).copied();
+        MissingItems::find(stores, session, copied_version).await
+    }
+
+    /// Notes the version of a session in the target, if it is a copy.
+    fn note_copy(&self, session: &SessionId, is_copy: bool, version: u64) {
+        let mut copied = lock_unpoisoned(&self.copied_versions);
+        match is_copy {
+            true => copied.insert(session.clone(), version),
+            false => copied.remove(session),
+        };
+    }
+
     async fn copy_missing_items(
         &self,
         (from, to): (&dyn SessionStore, &dyn SessionStore),
         session: &SessionId,
         fence: SessionFence,
     ) -> Result<(), MigrationError> {
-        let missing = MissingItems::find((from, to), session).await?;
-        if !missing.items.is_empty() {
-            to.append_items(session, missing.items).await?;
+        let missing = self.find_missing((from, to), session).await?;
+        match missing.change {
+            ItemChange::Append(items) if items.is_empty() => {}
+            ItemChange::Append(items) => to.append_items(session, items).await?,
+            ItemChange::Replace(items) => to.replace_items(session, missing.target_version, items).await?,
         }
         for (run, from, position) in missing.positions {
             let write = SessionWrite { session: session.clone(), run, from, to: position, items: Vec::new() };
             to.append_run_items(write, fence.clone()).await?;
         }
+        // An application may have appended items meanwhile.
+        let copy = to.load_session(session).await?;
+        self.note_copy(session, copy.items.len() == missing.item_counts.1, copy.version);
         Ok(())
     }
 
@@ -418,7 +470,8 @@ impl RunMigration<'_> {
             self.target.renew_lease(&to, self.clock.now()).await?;
             lines = self.next_page(run, seq, &mut chain).await?;
         }
-        if seq > known {
+        // A migration that was killed after its last append has not set it.
+        if seq >= known {
             self.target.set_status(&to, status.0, status.1).await?;
         }
         *artefacts += self.copy_details(from, &to).await?;
