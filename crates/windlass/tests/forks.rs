@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use windlass::core::inspect::ForkChange;
 use windlass::core::{
-    id::RunId,
+    id::{RunId, Timestamp},
     journal::{JournalEntry, JournalRecord},
     tool::ToolEffect,
 };
+use windlass::error::StoreError;
 use windlass::model::{ScriptedModel, ScriptedResponse};
-use windlass::store::{self, SqliteStore, Store};
+use windlass::store::{self, Lease, RunStatus, SqliteStore, Store, StoreFuture, StoreWrapper};
 use windlass::tool::ReconcileOutcome;
 use windlass::{
     agent::Agent,
@@ -104,6 +105,34 @@ async fn a_fork_inside_a_call_asks_about_it_by_the_key_that_it_had() {
             assert!(!first.contains(new), "what the fork begins itself is new to the world: {new}");
         }
     }
+}
+
+/// A store that fails when the status of a run is set.
+struct FailingStore(Arc<SqliteStore>);
+
+impl StoreWrapper for FailingStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.0
+    }
+
+    fn set_status<'a>(&'a self, _: &'a Lease, _: RunStatus, _: Timestamp) -> StoreFuture<'a, ()> {
+        Box::pin(std::future::ready(Err(StoreError::new("the disk failed"))))
+    }
+}
+
+#[tokio::test]
+async fn a_fork_that_fails_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let store = Arc::new(SqliteStore::open(folder.path().join("forks.db")).expect("a new store"));
+    let agent = Agent::new("desk").model(ScriptedModel::new([ScriptedResponse::text("done")]));
+    agent.run("go").run_id("one").store(store.clone()).await.expect("it ends");
+    let failing = FailingStore(store.clone());
+    let (origin, fork) = (RunId::from("one"), RunId::from("fork"));
+    let failed = store::fork_run(&failing, &origin, 0, fork.clone(), ForkChange::Unchanged).await;
+    failed.err().expect("the store failed");
+    assert_eq!(store.load_journal(&fork, 0).await.expect("it can be read"), []);
+    let again = store::fork_run(&*store, &origin, 0, fork, ForkChange::Unchanged).await;
+    again.expect("the id is free, and nobody holds the run");
 }
 
 #[tokio::test]

@@ -125,6 +125,21 @@ impl StoreWrapper for StallingStore {
     }
 }
 
+/// A store that refuses artefacts.
+struct FullStore {
+    inner: MemoryStore,
+}
+
+impl StoreWrapper for FullStore {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+
+    fn save_artefact<'a>(&'a self, _: &'a Lease, _: &'a str, _: &'a [u8]) -> StoreFuture<'a, ()> {
+        Box::pin(std::future::ready(Err(StoreError::new("the disk is full"))))
+    }
+}
+
 /// An agent whose only tool says that it is in its body, and stays there.
 fn paying_agent(in_body: impl Fn(&ToolContext) + Send + Sync + 'static) -> Agent {
     let in_body = Arc::new(in_body);
@@ -399,4 +414,12 @@ async fn a_frozen_driver_is_taken_over_and_fenced_off() {
     assert_eq!(journal.len(), before, "the thawed driver wrote nothing");
     let starts = journal.iter().filter(|record| matches!(record.entry, JournalEntry::CallStarted(_)));
     assert_eq!(starts.count(), 1);
+}
+
+#[tokio::test]
+async fn a_run_whose_start_fails_is_released() {
+    let store = Arc::new(FullStore { inner: MemoryStore::default() });
+    let run = paying_agent(|_| {}).run("go").run_id(RUN).store(store.clone());
+    run.artefact("picture", "AAAA").await.expect_err("it is not saved");
+    assert_eq!(store.inner.load_lease(&RUN.into()).await.expect("it was created"), None);
 }

@@ -34,10 +34,13 @@ pub(crate) fn run_agent<C: Send + Sync + 'static>(
     let run = in_agent_span(async move {
         let (mut driver, is_fresh) = beginning.await?;
         let shared = driver.shared.clone();
-        let SharedRunState { withheld, journal, recorder, .. } = &*shared;
+        let SharedRunState { withheld, journal, recorder, artefacts, config, .. } = &*shared;
         let withheld_calls = || recorder.with_root(|run| run.withheld_calls());
         let driven = async {
             if !is_fresh {
+            for (name, body) in &config.artefacts {
+                artefacts.save(name, body).boxed().await?;
+            }
                 withheld.restore(journal, &withheld_calls()).boxed().await.map_err(RunError::Store)?;
             }
             let driven = driver.start_driving(is_fresh).await;
@@ -86,9 +89,6 @@ async fn start_driver<C: Send + Sync + 'static>(
     ledger.restore_receipts(kept.receipts);
     let tools = config.given_response.as_ref().map(|given| given.tools.clone());
     let artefacts = Arc::new(RunArtefacts::new(run.id().clone(), journal.store_and_lease(), run.history()));
-    for (name, body) in &config.artefacts {
-        artefacts.save(name, body).await?;
-    }
     let relay = journal.store_and_lease().filter(|_| relays_deltas);
     let relay = relay.and_then(|(store, lease)| DeltaRelay::new(store, lease));
     let emitter = EventEmitter::new(watched, journal.last_sequence()).with_relay(relay);

@@ -7,7 +7,7 @@ use windlass_core::{
 };
 
 use super::open::{OpenRunError, load_paused};
-use super::{DEFAULT_LEASE_DURATION, Lease, LeaseClaim, LeaseOwner, RunStatus, Store};
+use super::{DEFAULT_LEASE_DURATION, Lease, LeaseClaim, LeaseOwner, RunStatus, Store, StoredLease};
 use crate::clock::RunClock;
 use crate::error::StoreError;
 use crate::journal::save_announced_mark;
@@ -58,20 +58,48 @@ pub async fn fork_run(
     let lines = authenticate_records(HashChain::default(), &new_run, &mut records, keys);
     let claim = LeaseClaim { owner: &owner, now: clock.now(), duration: DEFAULT_LEASE_DURATION };
     let lease = store.create_run(&new_run, &agent, claim, lines).await?;
-    // Nobody drives the fork before its lease is released.
-    copy_full_outputs(store, run, &lease, &records).await?;
+    match complete_fork(store, run, &lease, records, clock).await {
+        Ok(fork) => Ok(fork),
+        Err(error) => {
+            discard_fork(store, &lease).await;
+            Err(error)
+        }
+    }
+}
+
+/// Writes what a fork has beside its journal, and releases it. Nobody drives it before.
+async fn complete_fork(
+    store: &dyn Store,
+    origin: &RunId,
+    lease: &Lease,
+    records: Vec<JournalRecord>,
+    clock: RunClock,
+) -> Result<PausedRun, StoredForkError> {
+    copy_full_outputs(store, origin, lease, &records).await?;
     // The records were announced as those of the run that is forked.
     if let Some(last) = records.last() {
-        save_announced_mark(store, &lease, last.seq).await;
+        save_announced_mark(store, lease, last.seq).await;
     }
     let mut fork = PausedRun::from_records(records)
-        .map_err(|source| OpenRunError::Replay { run: new_run.clone(), source })?;
+        .map_err(|source| OpenRunError::Replay { run: lease.run.clone(), source })?;
     let status = if fork.pending_calls().is_empty() { RunStatus::Running } else { RunStatus::Paused };
-    store.set_status(&lease, status, clock.now()).await?;
-    store.release_lease(&lease).await?;
+    store.set_status(lease, status, clock.now()).await?;
+    store.release_lease(lease).await?;
     fork.set_keys(store.mac_keys().cloned());
     fork.set_approvers(store.approvers().cloned());
     Ok(fork)
+}
+
+/// Forgets a fork that was not completed, unless somebody else drives it.
+async fn discard_fork(store: &dyn Store, fork: &Lease) {
+    let is_ours = |lease: &StoredLease| lease.owner == fork.owner && lease.epoch == fork.epoch;
+    let forgotten = match store.load_lease(&fork.run).await {
+        Ok(lease) => store.forget_run(&fork.run, lease.filter(is_ours).as_ref()).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = forgotten {
+        tracing::warn!(run = %fork.run, %error, "a fork that was not completed could not be forgotten");
+    }
 }
 
 /// Copies full outputs to the fork, because they are stored per run. Media need no copy: their URLs contain the
