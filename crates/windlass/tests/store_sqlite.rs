@@ -517,3 +517,15 @@ async fn backups_are_consistent_while_runs_go_on() {
     }
     writer.await.expect("writes");
 }
+
+/// A newer build may have migrated a file that this one still has open.
+#[tokio::test]
+async fn a_flush_leaves_the_version_of_the_schema() {
+    let file = StoreFile::new();
+    let store = file.open();
+    let db = rusqlite::Connection::open(&file.path).expect("opens");
+    db.pragma_update(None, "user_version", 99).expect("migrated");
+    store.flush().await.expect("flushed");
+    let version: i32 = db.pragma_query_value(None, "user_version", |row| row.get(0)).expect("read");
+    assert_eq!(version, 99);
+}
