@@ -27,6 +27,8 @@ const MAX_CONNECT_TIME: Duration = Duration::from_secs(10);
 const SERVER_ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Maximum time of a statement that migrates the tables.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(3_600);
+/// Maximum time of a statement that searches all journals.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(600);
 /// Time without a packet after which the operating system asks if the server is there, if nobody has set it.
 const DEFAULT_KEEPALIVE_IDLE: Duration = Duration::from_secs(2 * 3_600);
 /// Number of questions to which the server gives no answer before its connection is lost.
@@ -130,6 +132,8 @@ pub(crate) enum TransactionMode {
     Once,
     /// The operation reads one state of the database.
     Reading,
+    /// The operation reads one state of the database, and its statements may take long.
+    Searching,
     /// The operation is repeatable, and its statements may take long.
     Migration,
 }
@@ -189,10 +193,14 @@ impl Database {
         let mut connection = self.connection().await?;
         let begin = match mode {
             TransactionMode::Repeatable | TransactionMode::Once | TransactionMode::Migration => "BEGIN",
-            TransactionMode::Reading => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            TransactionMode::Reading | TransactionMode::Searching => {
+                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+            }
         };
-        if mode == TransactionMode::Migration {
-            connection.statement_timeout = MIGRATION_TIMEOUT;
+        match mode {
+            TransactionMode::Migration => connection.statement_timeout = MIGRATION_TIMEOUT,
+            TransactionMode::Searching => connection.statement_timeout = SEARCH_TIMEOUT,
+            TransactionMode::Repeatable | TransactionMode::Once | TransactionMode::Reading => {}
         }
         // The server ends the transaction of a process that freezes, so that its locks do not hold up the others. It also
         // ends a statement that this process has given up.
@@ -257,7 +265,7 @@ impl DbConnection {
             return result;
         };
         match mode {
-            TransactionMode::Reading => self.roll_back().await,
+            TransactionMode::Reading | TransactionMode::Searching => self.roll_back().await,
             TransactionMode::Repeatable | TransactionMode::Migration => self.commit().await?,
             // The commit may have happened: an error that is not transient ends the attempts.
             TransactionMode::Once => self.commit().await.map_err(PgError::into_store_error)?,

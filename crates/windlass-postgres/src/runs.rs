@@ -303,10 +303,24 @@ pub(crate) async fn find_owned_run(db: &DbConnection, lease: &Lease) -> Result<(
     }
 }
 
+/// Finds the media of a run that another run or a session refers to. Their names are digests. This reads the journals
+/// of all runs, so it holds no lock.
+pub(crate) async fn find_referenced_media(db: &DbConnection, run: &RunId) -> Result<Vec<String>, PgError> {
+    let row = db.row("SELECT id FROM @runs WHERE name = $1", &[run.as_str().into()]).await?;
+    let id: i64 = row.ok_or_else(|| run_not_found(run))?.try_get(0)?;
+    let select = "SELECT a.name FROM @artefacts a WHERE a.run = $1 AND length(a.name) = 64 AND (
+        EXISTS (SELECT 1 FROM @lines WHERE run <> $2 AND position(convert_to('/' || a.name, 'UTF8') IN body) > 0)
+        OR EXISTS (SELECT 1 FROM @items WHERE position(convert_to('/' || a.name, 'UTF8') IN body) > 0))";
+    let rows = db.rows(select, &[run.as_str().into(), id.into()]).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// Forgets a run. The media in `kept` stay.
 pub(crate) async fn forget_run(
     db: &DbConnection,
     run: &RunId,
     abandoned: Option<&StoredLease>,
+    kept: &[String],
 ) -> Result<(), PgError> {
     lock_run(db, run).await?;
     let (_, known) = find_lease(db, run).await?.ok_or_else(|| run_not_found(run))?;
@@ -315,11 +329,8 @@ pub(crate) async fn forget_run(
     }
     let row = db.row("SELECT id FROM @runs WHERE name = $1", &[run.as_str().into()]).await?;
     let id: i64 = row.ok_or_else(|| run_not_found(run))?.try_get(0)?;
-    // The names of media are digests. Those that another run or a session refers to stay.
-    let delete = "DELETE FROM @artefacts a WHERE a.run = $1 AND NOT (length(a.name) = 64 AND (
-        EXISTS (SELECT 1 FROM @lines WHERE run <> $2 AND position(convert_to('/' || a.name, 'UTF8') IN body) > 0)
-        OR EXISTS (SELECT 1 FROM @items WHERE position(convert_to('/' || a.name, 'UTF8') IN body) > 0)))";
-    db.run(delete, &[run.as_str().into(), id.into()]).await?;
+    let delete = "DELETE FROM @artefacts WHERE run = $1 AND name <> ALL($2)";
+    db.run(delete, &[run.as_str().into(), SqlValue::Texts(kept.to_vec())]).await?;
     history::release_history(db, id).await?;
     for table in [
         "snapshots",

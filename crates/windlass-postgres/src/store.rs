@@ -211,7 +211,13 @@ impl Store for PostgresStore {
     }
 
     fn forget_run<'a>(&'a self, run: &'a RunId, abandoned: Option<&'a StoredLease>) -> StoreFuture<'a, ()> {
-        async move { transact!(self.database, |db| runs::forget_run(db, run, abandoned)) }.boxed()
+        async move {
+            let kept = transact!(self.database, TransactionMode::Searching, |db| {
+                runs::find_referenced_media(db, run)
+            })?;
+            transact!(self.database, |db| runs::forget_run(db, run, abandoned, &kept))
+        }
+        .boxed()
     }
 
     fn post_decision<'a>(

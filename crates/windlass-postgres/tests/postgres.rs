@@ -650,3 +650,28 @@ async fn a_damaged_row_of_the_queue_is_a_dead_letter() {
     let inputs = listed.iter().map(|queued| (queued.submission.run.as_str(), queued.submission.input.len()));
     assert_eq!(inputs.collect::<Vec<_>>(), [("1-damaged", 0), ("2-ordered", 1), ("3-whole", 1)]);
 }
+
+/// The search for media that others refer to reads all journals, and may take longer than a statement that holds locks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_with_media_is_forgotten_however_long_the_search_takes() {
+    let Some(server) = TestServer::start() else { return };
+    let statement_timeout = Duration::from_secs(1);
+    let options =
+        PostgresOptions { schema: "large".to_owned(), statement_timeout, ..PostgresOptions::default() };
+    let store = PostgresStore::connect_with(&server.address(), options).await.expect("it connects");
+    let claim = LeaseClaim { owner: "driver", now: Timestamp(1), duration: Duration::from_secs(30) };
+    let run = RunId::from("run");
+    let lease = store.create_run(&run, &"agent".into(), claim, Vec::new()).await.expect("created");
+    let medium = Digest::of_text("picture").to_string();
+    store.save_artefact(&lease, &medium, b"AAAA").await.expect("saved");
+    store.release_lease(&lease).await.expect("released");
+    let (client, connection) =
+        tokio_postgres::connect(&server.address(), tokio_postgres::NoTls).await.expect("it connects");
+    tokio::spawn(connection);
+    let slow = "ALTER TABLE large.items RENAME TO fast_items;
+        INSERT INTO large.fast_items (session, seq, body) VALUES (1, 0, 'x');
+        CREATE VIEW large.items AS SELECT i.* FROM (SELECT pg_sleep(2)) s, large.fast_items i";
+    client.batch_execute(slow).await.expect("the items are slow");
+    store.forget_run(&run, None).await.expect("forgotten");
+    assert_eq!(store.load_artefact(&run, &medium).await.expect("loaded"), None);
+}

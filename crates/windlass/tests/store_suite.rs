@@ -2,8 +2,15 @@
 
 #![allow(clippy::expect_used)]
 
+use std::sync::Arc;
+
+use windlass::core::id::{RunId, Timestamp};
+use windlass::error::StoreError;
+use windlass::prelude::*;
 use windlass::session::MemorySessionStore;
-use windlass::store::MemoryStore;
+use windlass::store::{
+    MemoryStore, RetentionPolicy, RunQuery, Store, StoreFuture, StoreWrapper, StoredLease, apply_retention,
+};
 use windlass::testing::{run_session_suite, run_store_suite};
 
 #[tokio::test]
@@ -14,6 +21,36 @@ async fn the_store_in_memory_passes() {
 #[tokio::test]
 async fn the_sessions_in_memory_pass() {
     run_session_suite(async || MemorySessionStore::default()).await;
+}
+
+/// A store that cannot forget one of its runs.
+struct StuckStore(MemoryStore);
+
+impl StoreWrapper for StuckStore {
+    fn inner(&self) -> &dyn Store {
+        &self.0
+    }
+
+    fn forget_run<'a>(&'a self, run: &'a RunId, abandoned: Option<&'a StoredLease>) -> StoreFuture<'a, ()> {
+        match run.as_str() {
+            "stuck" => Box::pin(std::future::ready(Err(StoreError::new("it takes too long")))),
+            _ => self.0.forget_run(run, abandoned),
+        }
+    }
+}
+
+#[tokio::test]
+async fn retention_goes_on_past_a_run_that_cannot_be_forgotten() {
+    let store = Arc::new(StuckStore(MemoryStore::default()));
+    for run in ["older", "stuck", "newer"] {
+        let agent = Agent::new("desk").model(ScriptedModel::new([ScriptedResponse::text("done")]));
+        agent.run("go").run_id(run).store(store.clone()).await.expect("it ends");
+    }
+    let policy = RetentionPolicy::ended_runs(std::time::Duration::ZERO);
+    let error = apply_retention(&*store, &policy, Timestamp(u64::MAX)).await.expect_err("one is stuck");
+    assert_eq!(error.to_string(), "it takes too long");
+    let left = store.0.list_runs(&RunQuery::default()).await.expect("listed");
+    assert_eq!(left.iter().map(|run| run.run.as_str()).collect::<Vec<_>>(), ["stuck"]);
 }
 
 #[cfg(feature = "sqlite")]

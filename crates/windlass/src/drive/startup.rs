@@ -38,9 +38,9 @@ pub(crate) fn run_agent<C: Send + Sync + 'static>(
         let withheld_calls = || recorder.with_root(|run| run.withheld_calls());
         let driven = async {
             if !is_fresh {
-            for (name, body) in &config.artefacts {
-                artefacts.save(name, body).boxed().await?;
-            }
+                for (name, body) in &config.artefacts {
+                    artefacts.save(name, body).boxed().await?;
+                }
                 withheld.restore(journal, &withheld_calls()).boxed().await.map_err(RunError::Store)?;
             }
             let driven = driver.start_driving(is_fresh).await;

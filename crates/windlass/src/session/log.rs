@@ -172,6 +172,12 @@ impl SessionLogs {
         }
     }
 
+    /// Returns true if the text of an item contains this one.
+    pub(crate) fn has_item_with(&self, text: &str) -> bool {
+        let mut items = self.logs.values().flat_map(|log| log.items.values());
+        items.any(|item| serde_json::to_string(&**item).is_ok_and(|body| body.contains(text)))
+    }
+
     /// Removes a run's references, and the items that only it referred to.
     pub(crate) fn release_history(&mut self, run: &RunId) {
         for log in self.logs.values_mut() {

@@ -548,10 +548,11 @@ impl Store for MemoryStore {
             kept.withheld.retain(|(of, _), _| of != run);
             kept.deltas.remove(run);
             // The names of media are digests.
-            let MemoryState { runs, artefacts, .. } = kept;
+            let MemoryState { runs, artefacts, sessions, .. } = kept;
             let is_referenced = |name: &str| {
                 let place = format!("/{name}");
                 runs.values().flat_map(|run| &run.lines).any(|line| line.body.contains(&place))
+                    || sessions.has_item_with(&place)
             };
             artefacts.retain(|(of, name), _| of != run || (name.len() == 64 && is_referenced(name)));
             Ok(())

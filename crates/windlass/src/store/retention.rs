@@ -27,7 +27,7 @@ impl RetentionPolicy {
 ///
 /// # Errors
 ///
-/// Returns the error of the store. The runs before it are forgotten.
+/// Returns the first error of the store. A run that cannot be forgotten keeps no other one: the rest are forgotten.
 pub async fn apply_retention(
     store: &dyn Store,
     policy: &RetentionPolicy,
@@ -44,9 +44,13 @@ pub async fn apply_retention(
         updated_before: Some(Timestamp(now.0.saturating_sub(max_age))),
         ..RunQuery::default()
     };
+    let mut first_error = None;
     loop {
-        let page = store.list_runs(&query).await?;
-        let Some(last) = page.last() else { return Ok(forgotten) };
+        let page = match store.list_runs(&query).await {
+            Ok(page) => page,
+            Err(error) => return Err(first_error.unwrap_or(error)),
+        };
+        let Some(last) = page.last() else { return first_error.map_or(Ok(forgotten), Err) };
         query.after = Some(RunCursor::from(last));
         for stored in page {
             let abandoned = stored.lease.as_ref().filter(|lease| lease.is_owner_dead());
@@ -54,7 +58,10 @@ pub async fn apply_retention(
                 Ok(()) => forgotten.push(stored.run),
                 Err(error)
                     if matches!(error.kind(), StoreErrorKind::LeaseHeld | StoreErrorKind::RunNotFound) => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(run = %stored.run, %error, "a run could not be forgotten");
+                    first_error.get_or_insert(error);
+                }
             }
         }
     }

@@ -28,6 +28,7 @@ where
     a_forgotten_run_is_gone(StoreCheck("a forgotten run is gone"), make().await).await;
     a_driven_run_is_not_forgotten(StoreCheck("a driven run is not forgotten"), make().await).await;
     referenced_media_are_kept(StoreCheck("media that another run shows are kept"), make().await).await;
+    media_of_sessions_are_kept(StoreCheck("media that a session shows are kept"), make().await).await;
     old_runs_are_forgotten(StoreCheck("old runs are forgotten by status"), make().await).await;
 }
 
@@ -195,6 +196,23 @@ async fn referenced_media_are_kept<S: Store>(check: StoreCheck, store: S) {
     let record = JournalRecord { seq: 0, at: Timestamp(1), path: Vec::new(), entry };
     let line = HashChain::default().append(&record);
     check.expect_ok("a line that shows it", append_line(&store, &fork, 0, vec![line]).await);
+    check.expect_ok("releasing", store.release_lease(&lease).await);
+    check.expect_ok("forgetting", store.forget_run(&lease.run, None).await);
+    for (name, is_kept) in [(&shown, true), (&unused, false)] {
+        let found = check.expect_ok("loading", store.load_artefact(&lease.run, name).await);
+        check.expect_equal("whether it is kept", found.is_some(), is_kept);
+    }
+}
+
+async fn media_of_sessions_are_kept<S: Store>(check: StoreCheck, store: S) {
+    let Some(sessions) = store.sessions() else { return };
+    let lease = check.create_run(&store, "run", "ann").await;
+    let (shown, unused) = (sample_digest("shown").to_string(), sample_digest("unused").to_string());
+    for name in [&shown, &unused] {
+        check.expect_ok("media", store.save_artefact(&lease, name, b"AAAA").await);
+    }
+    let item = Item::user(format!("artefact:run/{shown}"));
+    check.expect_ok("an item", sessions.append_items(&"s".into(), vec![item.into()]).await);
     check.expect_ok("releasing", store.release_lease(&lease).await);
     check.expect_ok("forgetting", store.forget_run(&lease.run, None).await);
     for (name, is_kept) in [(&shown, true), (&unused, false)] {

@@ -16,10 +16,12 @@ use crate::store::StoredLease;
 const CREATE_TABLE_SQL: &str =
     "CREATE TABLE IF NOT EXISTS deleted_lines (id INTEGER PRIMARY KEY, count INTEGER NOT NULL) STRICT";
 
+/// Forgets a run. The media in `kept` stay.
 pub(super) fn forget_run(
     desk: &mut WriteTx<'_>,
     run: &RunId,
     abandoned: Option<&StoredLease>,
+    kept: &[String],
 ) -> Result<(), SqliteError> {
     let db = desk.db;
     let found = db
@@ -30,7 +32,7 @@ pub(super) fn forget_run(
     if let Some((_, Some(known))) = find_lease(db, run)? {
         check_abandoned(run, &known, abandoned)?;
     }
-    delete_artefacts(db, run, id)?;
+    delete_artefacts(db, run, kept)?;
     history::release_history(db, id)?;
     for table in ["snapshots", "snapshot_segments", "withheld_outputs", "live_deltas"] {
         if has_table(db, table)? {
@@ -52,13 +54,30 @@ pub(super) fn forget_run(
     Ok(())
 }
 
-/// Deletes the artefacts of a run, except media that another run or a session refers to. Their names are digests.
-fn delete_artefacts(db: &Connection, run: &RunId, id: i64) -> Result<(), SqliteError> {
-    let is_referenced = "EXISTS (SELECT 1 FROM lines WHERE run != ?2 AND instr(body, '/' || artefacts.name))
-        OR EXISTS (SELECT 1 FROM items WHERE instr(body, '/' || artefacts.name))";
-    let delete =
-        format!("DELETE FROM artefacts WHERE run = ?1 AND NOT (length(name) = 64 AND ({is_referenced}))");
-    db.execute(&delete, params![run.as_str(), id])?;
+/// Finds the media of a run that another run or a session refers to. Their names are digests. This reads the journals
+/// of all runs, so it is not for the writer.
+pub(super) fn find_referenced_media(db: &Connection, run: &RunId) -> Result<Vec<String>, SqliteError> {
+    let select = "SELECT name FROM artefacts WHERE run = ?1 AND length(name) = 64 AND (
+        EXISTS (SELECT 1 FROM lines WHERE run != (SELECT id FROM runs WHERE name = ?1)
+            AND instr(body, '/' || artefacts.name))
+        OR EXISTS (SELECT 1 FROM items WHERE instr(body, '/' || artefacts.name)))";
+    list_names(db, select, run)
+}
+
+fn list_names(db: &Connection, select: &str, run: &RunId) -> Result<Vec<String>, SqliteError> {
+    let mut select = db.prepare_cached(select)?;
+    let names = select.query_map([run.as_str()], |row| row.get(0))?;
+    Ok(names.collect::<Result<_, _>>()?)
+}
+
+/// Deletes the artefacts of a run, except those in `kept`.
+fn delete_artefacts(db: &Connection, run: &RunId, kept: &[String]) -> Result<(), SqliteError> {
+    let mut delete = db.prepare_cached("DELETE FROM artefacts WHERE run = ?1 AND name = ?2")?;
+    for name in list_names(db, "SELECT name FROM artefacts WHERE run = ?1", run)? {
+        if !kept.contains(&name) {
+            delete.execute(params![run.as_str(), name])?;
+        }
+    }
     Ok(())
 }
 

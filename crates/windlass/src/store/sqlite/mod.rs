@@ -394,13 +394,13 @@ impl Store for SqliteStore {
     fn renew_lease<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> StoreFuture<'a, ()> {
         let lease = lease.clone();
         let about = RequestSubject::Run(lease.run.clone());
+        self.submit_write(about, AckLevel::Committed, move |desk| runs::renew_lease(desk.db, &lease, now))
+    }
+
     fn raise_epoch<'a>(&'a self, lease: &'a Lease, epoch: u64) -> StoreFuture<'a, Lease> {
         let lease = lease.clone();
         let about = RequestSubject::Run(lease.run.clone());
         self.submit_write(about, AckLevel::Committed, move |desk| runs::raise_epoch(desk.db, &lease, epoch))
-    }
-
-        self.submit_write(about, AckLevel::Committed, move |desk| runs::renew_lease(desk.db, &lease, now))
     }
 
     fn release_lease<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, ()> {
@@ -548,11 +548,18 @@ impl Store for SqliteStore {
     }
 
     fn forget_run<'a>(&'a self, run: &'a RunId, abandoned: Option<&'a StoredLease>) -> StoreFuture<'a, ()> {
-        let (run, abandoned) = (run.clone(), abandoned.cloned());
-        let about = RequestSubject::Run(run.clone());
-        self.submit_write(about, AckLevel::Synced, move |desk| {
-            forget::forget_run(desk, &run, abandoned.as_ref())
-        })
+        let abandoned = abandoned.cloned();
+        let about = || RequestSubject::Run(run.clone());
+        async move {
+            let searched = run.clone();
+            let search = move |db: &rusqlite::Connection| forget::find_referenced_media(db, &searched);
+            let kept = self.readers.run_read(about(), search).await?;
+            let (about, run) = (about(), run.clone());
+            let forget =
+                move |desk: &mut WriteTx<'_>| forget::forget_run(desk, &run, abandoned.as_ref(), &kept);
+            self.submit_write(about, AckLevel::Synced, forget).await
+        }
+        .boxed()
     }
 
     fn post_decision<'a>(
