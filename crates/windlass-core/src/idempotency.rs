@@ -33,7 +33,13 @@ pub enum KeyScope<'a> {
     /// The calls of one run, including nested agents: the outermost run.
     Run(&'a RunId),
     /// The runs of one session.
-    Session(&'a SessionId),
+    Session {
+        /// Id of the session.
+        session: &'a SessionId,
+        /// The own id of the store, if it keeps both the session and the run. A session elsewhere is known by its id
+        /// alone.
+        store: Option<&'a str>,
+    },
     /// The runs of one store, by the store's own id.
     Store(&'a str),
 }
@@ -60,12 +66,17 @@ pub struct UniqueCall<'a> {
 impl IdempotencyKey {
     /// Derives the key of an operation in a scope. `operation` is the result of [`operation_digest`].
     pub fn derive(scope: KeyScope<'_>, operation: &Digest, generation: u32) -> Self {
-        let (kind, id) = match scope {
-            KeyScope::Run(run) => ("run", run.as_str()),
-            KeyScope::Session(session) => ("session", session.as_str()),
-            KeyScope::Store(store) => ("store", store),
+        let (kind, id, store) = match scope {
+            KeyScope::Run(run) => ("run", run.as_str(), None),
+            KeyScope::Session { session, store } => ("session", session.as_str(), store),
+            KeyScope::Store(store) => ("store", store, None),
         };
-        Self::from_digest(&Digest::of_parts(&[kind, &operation.to_string(), &generation.to_string(), id]))
+        let (operation, generation) = (operation.to_string(), generation.to_string());
+        let parts = [kind, operation.as_str(), generation.as_str(), id];
+        Self::from_digest(&match store {
+            Some(store) => Digest::of_parts(&[&parts[..], &[store]].concat()),
+            None => Digest::of_parts(&parts),
+        })
     }
 
     /// Derives the key of a call that shares it with no other.

@@ -40,8 +40,11 @@ fn every_part_of_a_key_counts() {
     let scopes = [
         KeyScope::Run(&one),
         KeyScope::Run(&two),
-        KeyScope::Session(&ann),
-        KeyScope::Session(&bo),
+        KeyScope::Session { session: &ann, store: None },
+        KeyScope::Session { session: &bo, store: None },
+        KeyScope::Session { session: &ann, store: Some("one") },
+        KeyScope::Session { session: &ann, store: Some("two") },
+        KeyScope::Session { session: &bo, store: Some("one") },
         KeyScope::Store("one"),
         KeyScope::Store("ann"),
     ];

@@ -156,13 +156,13 @@ async fn a_new_build_finds_the_receipts_of_the_last() {
 async fn keys_are_shared_within_their_scope_and_nowhere_else() {
     for scope in ALL_SCOPES {
         let (log, stores) = (KeyLog::default(), [memory_store(), memory_store()]);
-        let (ann, bo) = (Session::in_memory("ann"), Session::in_memory("bo"));
         // The last run differs from the first in its id alone.
-        let runs = [(&ann, 0), (&bo, 0), (&ann, 1), (&ann, 0)];
-        for (session, store) in runs {
+        for (session, store) in [("ann", 0), ("bo", 0), ("ann", 1), ("ann", 0)] {
+            let store = &stores[store];
+            let session = Session::in_run_store(session.into(), store).expect("it keeps sessions");
             let tool = log.plain_pay_tool(scope);
             let agent = bank_agent(tool, [pay_call("a", 500), ScriptedResponse::text("done")]);
-            agent.run("pay").store(stores[store].clone()).session(session).await.expect("the run ends");
+            agent.run("pay").store(store.clone()).session(&session).await.expect("the run ends");
         }
         let keys = log.keys();
         let want = match scope {
@@ -175,10 +175,25 @@ async fn keys_are_shared_within_their_scope_and_nowhere_else() {
         let mut distinct = keys.clone();
         distinct.sort();
         distinct.dedup();
-        // The session of the third run is that of the first, in another store.
-        let distinct_keys = if scope == ReceiptScope::Session { 2 } else { want };
-        assert_eq!(distinct.len(), distinct_keys, "{scope:?}: {keys:?}");
+        assert_eq!(distinct.len(), want, "{scope:?}: {keys:?}");
     }
+}
+
+/// A session that is in no store of runs is one session, whichever store its runs are in.
+#[tokio::test]
+async fn a_session_elsewhere_has_its_keys_in_all_stores() {
+    let (log, session) = (KeyLog::default(), Session::in_memory("ann"));
+    let store = memory_store();
+    let own = Session::in_run_store("ann".into(), &store).expect("it keeps sessions");
+    for (session, store) in [(&session, memory_store()), (&session, store.clone()), (&own, store)] {
+        let tool = log.plain_pay_tool(ReceiptScope::Session);
+        let agent = bank_agent(tool, [pay_call("a", 500), ScriptedResponse::text("done")]);
+        agent.run("pay").store(store).session(session).await.expect("the run ends");
+    }
+    let keys = log.keys();
+    assert_eq!(keys.len(), 3, "a receipt of the session elsewhere does not answer a call of the store's own");
+    assert_eq!(keys[0], keys[1]);
+    assert_ne!(keys[1], keys[2]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,6 +14,7 @@ use crate::redaction::SecretRegistry;
 use crate::run::{
     BudgetControl, CancelSignal, OpenRun, RunConfig, RunExit, RunResult, RunScope, key_scopes, open_run,
 };
+use crate::session::RunSession;
 use crate::store::DeltaRelay;
 use crate::tasks::{DecisionSignal, DrainDeadline, WokenRun};
 use futures_util::FutureExt;
@@ -37,10 +38,10 @@ pub(crate) fn run_agent<C: Send + Sync + 'static>(
         let SharedRunState { withheld, journal, recorder, artefacts, config, .. } = &*shared;
         let withheld_calls = || recorder.with_root(|run| run.withheld_calls());
         let driven = async {
+            for (name, body) in &config.artefacts {
+                artefacts.save(name, body).boxed().await?;
+            }
             if !is_fresh {
-                for (name, body) in &config.artefacts {
-                    artefacts.save(name, body).boxed().await?;
-                }
                 withheld.restore(journal, &withheld_calls()).boxed().await.map_err(RunError::Store)?;
             }
             let driven = driver.start_driving(is_fresh).await;
@@ -102,7 +103,8 @@ async fn start_driver<C: Send + Sync + 'static>(
         emitter.emit(RunEventKind::Warning { message }).await;
     }
     let run_id = run.id().clone();
-    let key_scopes = Arc::new(key_scopes(&run_id, run.session(), &config));
+    let is_session_in_store = session.as_ref().is_some_and(RunSession::is_in_store);
+    let key_scopes = Arc::new(key_scopes(&run_id, run.session(), is_session_in_store, &config));
     let body_permits = config.max_concurrent_calls.map(|limit| Arc::new(Semaphore::new(limit.max(1))));
     let stop = cancel.token.clone();
     let budget = Arc::new(BudgetControl::new(&run, spent_by_others));

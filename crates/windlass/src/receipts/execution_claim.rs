@@ -170,7 +170,7 @@ impl<'a> RunReceipts<'a> {
         let (store, driver) = self.journal.store_and_owner()?;
         let scope = match call.policy.scope {
             ReceiptScope::Call | ReceiptScope::Run => return None,
-            ReceiptScope::Session => format!("session:{}", self.scopes.session()?),
+            ReceiptScope::Session => self.scopes.session_receipts()?,
             ReceiptScope::Store => String::new(),
         };
         // Each claim has a name of its own: its beat alone tells a contender that its owner is alive.

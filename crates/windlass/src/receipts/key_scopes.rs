@@ -18,6 +18,8 @@ pub(crate) struct KeyScopes {
     /// The conversation that the run is a part of, if it executes calls of a response from elsewhere.
     conversation: Option<RunId>,
     session: Option<SessionId>,
+    /// True if the session is in the store of the run.
+    is_session_in_store: bool,
     store: Option<Arc<dyn Store>>,
 }
 
@@ -26,15 +28,18 @@ impl KeyScopes {
         run: RunId,
         conversation: Option<RunId>,
         session: Option<SessionId>,
+        is_session_in_store: bool,
         store: Option<Arc<dyn Store>>,
     ) -> Self {
         let session = session.or_else(|| conversation.as_ref().map(|id| SessionId::new(id.as_str())));
-        Self { run, conversation, session, store }
+        Self { run, conversation, session, is_session_in_store, store }
     }
 
-    /// Returns the session of the run, if it has one.
-    pub(crate) fn session(&self) -> Option<&SessionId> {
-        self.session.as_ref()
+    /// Returns the name under which the store of the run keeps the receipts of the session, if it has one. A session
+    /// elsewhere may have the id of one of the store.
+    pub(crate) fn session_receipts(&self) -> Option<String> {
+        let kind = if self.is_session_in_store { "session" } else { "session elsewhere" };
+        Some(format!("{kind}:{}", self.session.as_ref()?))
     }
 
     /// Returns the outermost run.
@@ -48,7 +53,11 @@ impl KeyScopes {
         match scope {
             ReceiptScope::Call => None,
             ReceiptScope::Run => Some(KeyScope::Run(self.conversation.as_ref().unwrap_or(&self.run))),
-            ReceiptScope::Session => self.session.as_ref().map(KeyScope::Session),
+            ReceiptScope::Session => {
+                let store = self.store.as_ref().filter(|_| self.is_session_in_store);
+                let store = store.map(|store| store.store_id());
+                self.session.as_ref().map(|session| KeyScope::Session { session, store })
+            }
             ReceiptScope::Store => self.store.as_ref().map(|store| KeyScope::Store(store.store_id())),
         }
     }

@@ -49,7 +49,7 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
     let (journal, run, kept, is_fresh) = match origin {
         RunSource::Input(input) => {
             let id = config.run_id.clone().unwrap_or_else(|| RunId::new(uuid::Uuid::now_v7().to_string()));
-            graph.check_receipt_scopes(&key_scopes(&id, None, config))?;
+            graph.check_receipt_scopes(&key_scopes(&id, None, false, config))?;
             check_stored_conversation(agent, config)?;
             let mut started = RunStarted::new(id, agent.name().clone());
             (started.input, started.max_turns) = (input, graph.turn_limit(config.max_turns));
@@ -209,8 +209,13 @@ fn check_stored_conversation<C: Send + Sync + 'static>(
 
 /// Returns the scopes of a run's idempotency keys. `recorded` is the session in the journal, which the caller of a resumed
 /// run may have left out.
-pub(crate) fn key_scopes<C>(run: &RunId, recorded: Option<&SessionId>, config: &RunConfig<C>) -> KeyScopes {
+pub(crate) fn key_scopes<C>(
+    run: &RunId,
+    recorded: Option<&SessionId>,
+    is_session_in_store: bool,
+    config: &RunConfig<C>,
+) -> KeyScopes {
     let conversation = config.given_response.as_ref().and_then(|given| given.conversation.clone());
     let session = recorded.or_else(|| config.session.as_ref().map(|session| session.id())).cloned();
-    KeyScopes::new(run.clone(), conversation, session, config.store.clone())
+    KeyScopes::new(run.clone(), conversation, session, is_session_in_store, config.store.clone())
 }

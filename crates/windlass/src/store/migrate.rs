@@ -96,7 +96,7 @@ pub struct MigrationReport {
 /// that began after the migration are not in it. A lease that its driver, or an earlier migration, has left behind is taken
 /// over, at once or as soon as its duration has passed without a renewal. Nobody drives a run in the target before the migration has ended. After
 /// it a run must be driven from one of the stores only: each would do the same calls. Idempotency keys whose scope is the
-/// store are of the new store for calls that start there; a call that had started keeps its key.
+/// store, or a session in it, are of the new store for calls that start there; a call that had started keeps its key.
 ///
 /// # Errors
 ///

@@ -738,7 +738,7 @@ impl PostedDecision {
 /// The key of the receipt of an idempotent call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReceiptKey {
-    /// The scope: the id of a session, or empty for the whole store.
+    /// The scope: names a session, or empty for the whole store.
     pub scope: String,
     /// Digest of the agent, the tool and the arguments: see
     /// [`operation_digest`](windlass_core::idempotency::operation_digest).

@@ -148,7 +148,8 @@ pub enum ReceiptScope {
     /// The calls of one run, including nested agents.
     #[default]
     Run,
-    /// The runs of one session, in the same store. The run needs a session and a store.
+    /// The runs of one session, in the same store. The run needs a session and a store. A session that is not in the
+    /// store of its runs is known by its id alone.
     Session,
     /// All runs in the same store. The run needs a store.
     Store,
