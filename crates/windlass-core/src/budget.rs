@@ -251,7 +251,8 @@ impl BudgetSpending {
         if let Some(estimate) = estimate.filter(|_| usage.unknown_requests > 0) {
             spent.tokens = spent.tokens.max(estimate.tokens);
             spent.cost_nanos = spent.cost_nanos.max(estimate.cost_nanos);
-            if estimate.cost_nanos > 0 {
+            // A price that is known may be nothing.
+            if estimate.unpriced_requests == 0 {
                 spent.unpriced_requests = 0;
             }
         }
@@ -357,6 +358,9 @@ pub struct BudgetLedger {
     agents: BTreeMap<AgentName, AgentSpending>,
     reservations: Vec<OpenReservation>,
     grants: Vec<BudgetGrant>,
+    /// The model that responded last, as its provider names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_model: Option<String>,
 }
 
 /// The spending of an agent and of those that it called.
@@ -400,6 +404,18 @@ impl BudgetLedger {
     /// Notes the time that drivers have worked.
     pub fn note_time(&mut self, active_ms: u64) {
         self.spent.active_ms = self.spent.active_ms.max(active_ms);
+    }
+
+    /// Notes the model that responded, for the estimates of a driver that takes over.
+    pub(crate) fn note_model(&mut self, model: Option<&str>) {
+        if model.is_some() && self.last_model.as_deref() != model {
+            self.last_model = model.map(str::to_owned);
+        }
+    }
+
+    /// Returns the model that responded last, as its provider names it.
+    pub fn last_model(&self) -> Option<&str> {
+        self.last_model.as_deref()
     }
 
     /// Returns what the run and its nested agents have spent. Open reservations are not part of it.
@@ -550,7 +566,7 @@ impl BudgetLedger {
     fn granted(&self, scope: &BudgetScope, resource: BudgetResource) -> (u64, u64) {
         let grants = self.grants.iter().filter(|grant| grant.scope == *scope && grant.resource == resource);
         grants.fold((0, 0), |(amount, accepted), grant| {
-            (grant.amount.saturating_add(amount), accepted + grant.accepted_unpriced)
+            (amount.saturating_add(grant.amount), u64::saturating_add(accepted, grant.accepted_unpriced))
         })
     }
 

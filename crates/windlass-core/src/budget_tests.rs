@@ -151,3 +151,20 @@ fn a_ledger_survives_its_serialised_form() {
     let text = serde_json::to_string(&ledger).unwrap_or_default();
     assert_eq!(serde_json::from_str::<BudgetLedger>(&text).ok(), Some(ledger));
 }
+
+#[test]
+fn a_known_price_may_be_nothing_and_amounts_saturate() {
+    let mut ledger = BudgetLedger::new(Some(SpendingBudget::new().cost(1.0)), None);
+    // The price of the model is known: it costs nothing.
+    ledger.reserve(&[], Vec::new(), request(10), 0);
+    ledger.spend(&[], &[], &Usage::of_unknown_request(), true);
+    assert_eq!(check(&ledger, &[], 0, &[]), BudgetVerdict::Allowed);
+    // It is not known.
+    ledger.reserve(&[], Vec::new(), BudgetSpending { unpriced_requests: 1, ..request(10) }, 0);
+    ledger.spend(&[], &[], &Usage::of_unknown_request(), true);
+    let BudgetVerdict::Reached(reached, _) = check(&ledger, &[], 0, &[]) else { panic!("it is unknown") };
+    let all = ReachedBudget { unpriced_requests: u64::MAX, ..reached };
+    ledger.grant(&all, u64::MAX);
+    ledger.grant(&all, u64::MAX);
+    assert_eq!(check(&ledger, &[], 0, &[]), BudgetVerdict::Allowed);
+}

@@ -58,6 +58,11 @@ impl Usage {
         Self { requests: 1, unknown_requests: 1, ..Self::default() }
     }
 
+    /// Creates the usage of one request that was never sent, which costs nothing.
+    pub fn of_unsent_request() -> Self {
+        Self { requests: 1, priced_requests: 1, ..Self::default() }
+    }
+
     /// Returns input plus output tokens of the requests whose cost is known.
     pub fn total_tokens(&self) -> u64 {
         self.input_tokens.saturating_add(self.output_tokens)

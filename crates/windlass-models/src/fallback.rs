@@ -105,6 +105,11 @@ impl Model for FallbackModel {
         self.models.iter().filter_map(SharedModel::context_window).min()
     }
 
+    /// Returns the name of the first model, which gets every request first.
+    fn name(&self) -> Option<&str> {
+        self.models.first().and_then(SharedModel::name)
+    }
+
     fn has_stored_conversation(&self, last_response_id: Option<&str>) -> bool {
         self.models.iter().any(|model| model.has_stored_conversation(last_response_id))
     }

@@ -179,6 +179,10 @@ impl<P: ModelProtocol> Model for ProviderModel<P> {
         self.context_window
     }
 
+    fn name(&self) -> Option<&str> {
+        Some(&self.model)
+    }
+
     fn has_stored_conversation(&self, last_response_id: Option<&str>) -> bool {
         self.protocol.has_stored_conversation(last_response_id)
     }

@@ -107,6 +107,7 @@ fn lines_of(run: &RunId, at: Timestamp) -> Vec<JournalLine> {
         attempts: 1,
         requested_at: Some(at),
         finish_reason: None,
+        active_ms: 0,
     };
     let finished = RunFinished { output: "Done.".to_owned(), message: None };
     let entries = [

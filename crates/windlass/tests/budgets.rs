@@ -7,11 +7,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use windlass::context::ContextPolicy;
 use windlass::core::budget::{BudgetScope, SpendingBudget};
-use windlass::core::decision::{Decision, DecisionScope, HoldReason};
+use windlass::core::decision::{Decision, DecisionScope, HoldReason, PersonQuestion};
 use windlass::core::failure::RunFailure;
 use windlass::core::id::RunId;
 use windlass::core::item::Item;
@@ -19,7 +20,9 @@ use windlass::core::journal::{JournalEntry, JournalRecord};
 use windlass::core::run::{BUDGET_CALL, Run};
 use windlass::core::usage::Usage;
 use windlass::error::RunError;
-use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
+use windlass::model::{
+    DeltaSink, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, RetryAdvice,
+};
 use windlass::prelude::*;
 use windlass::price::PriceList;
 use windlass::run::PausedRun;
@@ -38,8 +41,15 @@ struct MeteredModel {
     offered: Arc<Mutex<Vec<usize>>>,
     /// Permits for answers; without any, a request does not return.
     answers: Arc<Semaphore>,
-    name: Option<&'static str>,
+    /// The name that a response has.
+    responder: Option<&'static str>,
     usage: Option<Usage>,
+    /// The name that is known before the model responds.
+    name: Option<&'static str>,
+    /// Errors of the next requests.
+    errors: Arc<Mutex<Vec<ModelErrorKind>>>,
+    /// Time that a response takes.
+    delay: Duration,
 }
 
 impl MeteredModel {
@@ -51,9 +61,27 @@ impl MeteredModel {
             requests: Arc::default(),
             offered: Arc::default(),
             answers: Arc::new(Semaphore::new(1_000)),
-            name: None,
+            responder: None,
             usage: Some(Usage::of_tokens(60, 40)),
+            name: None,
+            errors: Arc::default(),
+            delay: Duration::ZERO,
         }
+    }
+
+    fn slow(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    fn known_as(mut self, name: &'static str) -> Self {
+        self.name = Some(name);
+        self
+    }
+
+    /// Makes the next request fail.
+    fn fail_next(&self, kind: ModelErrorKind) {
+        self.errors.lock().expect("a lock").push(kind);
     }
 
     fn at_once(mut self, count: usize) -> Self {
@@ -62,7 +90,7 @@ impl MeteredModel {
     }
 
     fn named(mut self, name: &'static str) -> Self {
-        self.name = Some(name);
+        self.responder = Some(name);
         self
     }
 
@@ -86,6 +114,10 @@ impl Model for MeteredModel {
         self.requests.fetch_add(1, Ordering::SeqCst);
         self.offered.lock().expect("a lock").push(request.tools.len());
         self.answers.acquire().await.expect("it is open").forget();
+        tokio::time::sleep(self.delay).await;
+        if let Some(kind) = self.errors.lock().expect("a lock").pop() {
+            return Err(ModelError::new("away").with_kind(kind).with_retry_advice(RetryAdvice::Safe));
+        }
         let done = request.input.iter().filter(|item| matches!(&***item, Item::Output(_))).count();
         let items = if done < self.calls && !request.tools.is_empty() {
             let call = |n: usize| Item::call(format!("c{done}-{n}"), self.tool, "{\"input\":\"go\"}");
@@ -93,8 +125,12 @@ impl Model for MeteredModel {
         } else {
             vec![Arc::new(Item::assistant("all done"))]
         };
-        let model = self.name.map(str::to_owned);
+        let model = self.responder.map(str::to_owned);
         Ok(ModelResponse { items, usage: self.usage, model, ..ModelResponse::default() })
+    }
+
+    fn name(&self) -> Option<&str> {
+        self.name
     }
 }
 
@@ -383,11 +419,15 @@ async fn a_parked_run_of_a_session_sees_what_others_spent_meanwhile() {
     assert_eq!((end.scope, end.spent, answering.count()), (BudgetScope::Session, 3, 2));
 }
 
-#[tokio::test]
-async fn money_is_counted_by_the_price_list_and_an_unknown_price_reaches_the_limit() {
+fn prices_of_clerk() -> Arc<PriceList> {
     let prices = r#"{ "as_of": "2026-01-01", "source": "a test", "currency": "USD",
         "models": [{ "model": "clerk", "input": 10, "output": 100 }] }"#;
-    let prices = Arc::new(PriceList::parse(prices).expect("it parses"));
+    Arc::new(PriceList::parse(prices).expect("it parses"))
+}
+
+#[tokio::test]
+async fn money_is_counted_by_the_price_list_and_an_unknown_price_reaches_the_limit() {
+    let prices = prices_of_clerk();
     // A request costs 60 × 10 + 40 × 100 millionths.
     let model = MeteredModel::calling("note", 9).named("clerk-2026-01-01");
     let run = desk(&model).run("go").prices(prices.clone()).budget(SpendingBudget::new().cost(0.01));
@@ -403,6 +443,83 @@ async fn money_is_counted_by_the_price_list_and_an_unknown_price_reaches_the_lim
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_failed_request_counts_as_it_was_estimated_also_the_first_of_a_driver() {
+    let budget = || SpendingBudget::new().cost(1.0);
+    let run = |model: &MeteredModel| desk(model).run("go").prices(prices_of_clerk()).budget(budget());
+    // The model is known before it responds.
+    let model = MeteredModel::calling("note", 2).named("clerk").known_as("clerk");
+    model.fail_next(ModelErrorKind::Overloaded);
+    assert_eq!(output(run(&model).await), "all done");
+    assert_eq!(model.count(), 4);
+    // It is not, and nothing was sent.
+    let model = MeteredModel::calling("note", 2).named("clerk");
+    model.fail_next(ModelErrorKind::Unreachable);
+    assert_eq!(output(run(&model).await), "all done");
+    // It is not, and the provider may have worked.
+    let model = MeteredModel::calling("note", 2).named("clerk");
+    model.fail_next(ModelErrorKind::Overloaded);
+    assert_eq!(reached(run(&model).await).unpriced_requests, 1);
+    // A driver that takes over knows the model that responded to the one before.
+    let model = MeteredModel::calling("note", 2).named("clerk");
+    let held = || Agent::new("desk").model(model.clone()).tool(note_tool().needs_approval());
+    let mut first = paused(held().run("go").prices(prices_of_clerk()).budget(budget()).await);
+    let call = first.pending_calls()[0].path.clone();
+    first.approve(call).expect("it is approved");
+    model.fail_next(ModelErrorKind::Overloaded);
+    let second = paused(held().resume(first).prices(prices_of_clerk()).await);
+    assert_eq!(model.count(), 3);
+    let ledger = second.record().state().budget_ledger().expect("a ledger");
+    assert!(ledger.spent().cost_nanos > 9_200_000, "the failed request is counted: {ledger:?}");
+    check_journal(second.record().journal());
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_counts_across_drivers_and_not_while_a_run_is_parked() {
+    let model = MeteredModel::calling("note", 9).slow(Duration::from_secs(40));
+    let desk = || Agent::new("desk").model(model.clone()).tool(note_tool().needs_approval());
+    let budget = SpendingBudget::new().time(Duration::from_secs(150));
+    let mut result = desk().run("go").budget(budget).await;
+    while let Ok(RunResult::Paused(mut parked)) = result {
+        tokio::time::sleep(Duration::from_secs(3_600)).await;
+        let call = parked.pending_calls()[0].path.clone();
+        parked.approve(call).expect("it is approved");
+        result = desk().resume(PausedRun::from_text(&parked.to_text()).expect("it is restored")).await;
+    }
+    let end = reached(result);
+    assert_eq!((model.count(), end.spent / 1_000), (4, 160), "{end}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_of_bodies_and_questions_counts_across_drivers() {
+    let model = MeteredModel::calling("note", 9);
+    let schema = json!({ "type": "object", "properties": { "input": { "type": "string" } },
+        "required": ["input"], "additionalProperties": false });
+    let ask = Tool::dynamic("note", "Asks.", schema, |ctx: ToolContext, _: serde_json::Value| async move {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        let question = PersonQuestion::new("Which one?").with_schema(json!({ "type": "string" }));
+        match ctx.answer_to(&question) {
+            Some(_) => Ok::<_, ToolError>("it is said"),
+            None => Err(ToolError::ask_person(question)),
+        }
+    });
+    let desk = || Agent::new("desk").model(model.clone()).tool(ask.clone());
+    let budget = SpendingBudget::new().time(Duration::from_secs(100)).ask_person();
+    let mut parked = paused(desk().run("go").budget(budget).await);
+    while parked.pending_calls()[0].call().as_str() != BUDGET_CALL {
+        let call = parked.pending_calls()[0].path.clone();
+        parked.answer_question(call, json!("this one")).expect("it is answered");
+        parked = paused(desk().resume(parked).await);
+    }
+    // A body asks after 30 s, and answers after 30 s.
+    let spent = parked.record().state().budget_ledger().expect("a ledger").spent().active_ms;
+    assert_eq!((model.count(), spent / 1_000), (2, 120));
+    let call = parked.pending_calls()[0].path.clone();
+    parked.answer_question(call, json!(10)).expect("it is answered");
+    let again = paused(desk().resume(parked).await);
+    assert_eq!((again.pending_calls()[0].attempt, model.count()), (2, 2), "10 s more are spent already");
+}
+
+#[tokio::test(start_paused = true)]
 async fn time_counts_while_a_driver_works() {
     let model = MeteredModel::calling("wait", 9);
     let wait = Tool::dynamic(
@@ -411,12 +528,12 @@ async fn time_counts_while_a_driver_works() {
         json!({ "type": "object", "properties": { "input": { "type": "string" } },
             "required": ["input"], "additionalProperties": false }),
         |_: ToolContext, _: serde_json::Value| async {
-            tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+            tokio::time::sleep(Duration::from_secs(60)).await;
             Ok::<_, ToolError>("waited")
         },
     );
     let agent = Agent::new("desk").model(model.clone()).tool(wait);
-    let budget = SpendingBudget::new().time(std::time::Duration::from_secs(150));
+    let budget = SpendingBudget::new().time(Duration::from_secs(150));
     let end = reached(agent.run("go").budget(budget).await);
     assert!(end.spent >= 150_000 && model.count() == 3, "{end}");
 }
@@ -433,7 +550,7 @@ async fn child_process_that_is_killed() {
     let watched = model.clone();
     tokio::spawn(async move {
         while watched.count() < 2 {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
         std::fs::write(Path::new(&folder).join("asked"), "").expect("it is written");
     });
@@ -452,7 +569,7 @@ async fn a_request_that_a_killed_process_sent_counts_as_spent() {
         .expect("it starts");
     while !folder.path().join("asked").exists() {
         assert!(child.try_wait().expect("a status").is_none(), "the child ended");
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     child.kill().expect("it is killed");
     child.wait().expect("it has ended");

@@ -91,6 +91,7 @@ fn model_responded(agent: &str, items: Vec<Arc<Item>>) -> ModelResponded {
         attempts: 1,
         requested_at: None,
         finish_reason: None,
+        active_ms: 0,
     }
 }
 

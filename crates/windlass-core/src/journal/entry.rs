@@ -97,6 +97,32 @@ impl JournalEntry {
         }
     }
 
+    /// Returns the time of drivers that this entry reports, in milliseconds; 0 for entries that report none.
+    pub fn active_ms(&self) -> u64 {
+        match self {
+            Self::ModelResponded(answered) => answered.active_ms,
+            Self::ModelRequestFailed(failed) => failed.active_ms,
+            Self::BudgetReserved(reserved) => reserved.active_ms,
+            Self::BudgetReached(reached) => reached.active_ms,
+            Self::CallHeld(held) => held.active_ms,
+            Self::CallSettled(settled) => settled.active_ms,
+            _ => 0,
+        }
+    }
+
+    /// Sets the time that drivers have worked on the run, in milliseconds. Entries that report none are unchanged.
+    pub fn set_active_ms(&mut self, time: u64) {
+        match self {
+            Self::ModelResponded(answered) => answered.active_ms = time,
+            Self::ModelRequestFailed(failed) => failed.active_ms = time,
+            Self::BudgetReserved(reserved) => reserved.active_ms = time,
+            Self::BudgetReached(reached) => reached.active_ms = time,
+            Self::CallHeld(held) => held.active_ms = time,
+            Self::CallSettled(settled) => settled.active_ms = time,
+            _ => {}
+        }
+    }
+
     /// Returns the MAC of a decision, if this entry is one: `Some(None)` for a decision without a MAC.
     pub fn decision_mac(&self) -> Option<Option<&MessageMac>> {
         match self {
@@ -220,6 +246,9 @@ pub struct ModelResponded {
     /// The reason for which the response ended, if it is another one than its end or its calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<FinishReason>,
+    /// Time in milliseconds that drivers have worked on the run so far; 0 in a run without a budget.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub active_ms: u64,
 }
 
 /// The reason for which a response of a model ended.
@@ -317,6 +346,9 @@ pub struct ModelRequestFailed {
     /// Usage of the failed request, if the provider reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// Time in milliseconds that drivers have worked on the run so far; 0 in a run without a budget.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub active_ms: u64,
 }
 
 impl ModelRequestFailed {
@@ -412,6 +444,9 @@ pub struct BudgetReached {
     /// The question to a person, if the reaction is to ask one. The run waits for the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<PersonQuestion>,
+    /// Time in milliseconds that drivers have worked on the run so far; 0 in a run without a budget.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub active_ms: u64,
 }
 
 /// A call is held until a person decides or answers.
@@ -431,6 +466,9 @@ pub struct CallHeld {
     /// without their values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secret_arguments: Vec<String>,
+    /// Time in milliseconds that drivers have worked on the run so far; 0 in a run without a budget.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub active_ms: u64,
 }
 
 impl CallHeld {
@@ -441,7 +479,14 @@ impl CallHeld {
 
     /// Creates a hold that does not expire.
     pub fn new(call: CallId, reason: HoldReason) -> Self {
-        Self { call, reason, expires_at: None, last_driver_seen: None, secret_arguments: Vec::new() }
+        Self {
+            call,
+            reason,
+            expires_at: None,
+            last_driver_seen: None,
+            secret_arguments: Vec::new(),
+            active_ms: 0,
+        }
     }
 }
 
@@ -593,6 +638,9 @@ pub struct CallSettled {
     /// The failure with which this call ends the run; absent if the run continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_failure: Option<Box<RunFailure>>,
+    /// Time in milliseconds that drivers have worked on the run so far; 0 in a run without a budget.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub active_ms: u64,
 }
 
 impl CallSettled {
@@ -605,6 +653,7 @@ impl CallSettled {
             is_output_redacted: false,
             guardrails: Vec::new(),
             run_failure: None,
+            active_ms: 0,
         }
     }
 }

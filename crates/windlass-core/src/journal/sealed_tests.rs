@@ -56,6 +56,7 @@ fn text_with_withheld(output: &OutputContent) -> String {
             attempts: 1,
             requested_at: None,
             finish_reason: None,
+            active_ms: 0,
         })),
         JournalEntry::CallStarted(CallStarted::new("c1".into(), 1, key, 0)),
         CallResult::new(CallStatus::Succeeded, output.clone()).body_ended_entry(&"c1".into()),

@@ -36,6 +36,7 @@ fn entry(name: &str, call: CallId) -> JournalEntry {
                 attempts: 1,
                 requested_at: None,
                 finish_reason: None,
+                active_ms: 0,
             }
             .into(),
         ),

@@ -246,6 +246,11 @@ impl Run {
             return;
         }
         let Some(ledger) = &mut self.budget_ledger else { return };
+        // A driver that takes over starts from the last time that is recorded.
+        ledger.note_time(entry.active_ms());
+        if let JournalEntry::ModelResponded(answered) = entry {
+            ledger.note_model(answered.model.as_deref());
+        }
         match entry {
             JournalEntry::ModelResponded(_)
             | JournalEntry::ResponseRejected(_)

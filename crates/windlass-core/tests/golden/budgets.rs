@@ -33,7 +33,13 @@ fn reach(
 ) -> JournalEntry {
     let budget = ReachedBudget { scope, resource, limit: 100, spent: 90, unpriced_requests: 0 };
     let question = (reaction == OnBudgetReached::AskPerson).then(|| budget_question(&budget));
-    JournalEntry::BudgetReached(Box::new(BudgetReached { agent: agent.into(), budget, reaction, question }))
+    JournalEntry::BudgetReached(Box::new(BudgetReached {
+        agent: agent.into(),
+        budget,
+        reaction,
+        question,
+        active_ms: 0,
+    }))
 }
 
 /// The budget of the run was reached before a request of a nested agent, and a person granted more.

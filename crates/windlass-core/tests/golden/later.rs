@@ -175,6 +175,7 @@ pub(super) fn compacted_journal() -> Vec<JournalRecord> {
         error: "the input is too long".to_owned(),
         retry_after_ms: Some(0),
         usage: None,
+        active_ms: 0,
     }));
     journal.append(JournalEntry::HistoryCompacted(HistoryCompacted {
         agent: "desk".into(),

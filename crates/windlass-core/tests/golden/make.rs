@@ -159,6 +159,7 @@ impl GoldenJournal {
                 attempts: 1,
                 requested_at: None,
                 finish_reason: None,
+                active_ms: 0,
             })),
         );
     }
@@ -296,6 +297,7 @@ fn finished_journal() -> Vec<JournalRecord> {
         error: "overloaded".to_owned(),
         retry_after_ms: Some(500),
         usage: None,
+        active_ms: 0,
     }));
     let reasoning = Item::Reasoning(ReasoningItem {
         summary: "Two names, two looks.".to_owned(),

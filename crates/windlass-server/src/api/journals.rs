@@ -194,6 +194,7 @@ fn change_of(
                 attempts: 1,
                 requested_at: None,
                 finish_reason: None,
+                active_ms: 0,
             }))
         }
         ForkInput::CallOutput { call, output, is_failure } => ForkChange::CallOutput {

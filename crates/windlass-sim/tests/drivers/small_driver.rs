@@ -243,6 +243,7 @@ impl<'a> Process<'a> {
             attempts: 1,
             requested_at: None,
             finish_reason: None,
+            active_ms: 0,
         })))
     }
 

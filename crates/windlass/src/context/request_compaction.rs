@@ -107,6 +107,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             error: truncate_message(error.to_string()),
             retry_after_ms: Some(0),
             usage: error.usage().copied(),
+            active_ms: 0,
         };
         self.scope.record_entry(JournalEntry::ModelRequestFailed(failed)).await?;
         self.scope.record_entry(entry).await?;
@@ -182,7 +183,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             .map_or(DEFAULT_TRANSCRIPT_BYTES, |tokens| tokens.saturating_mul(TRANSCRIPT_BYTES_PER_TOKEN));
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let (input, output) = (estimate_summary(removed, bytes), target / SUMMARY_SHARE);
-        let reserved = match self.reserve_summary(input, output).await? {
+        let reserved = match self.reserve_summary(summariser, input, output).await? {
             SummaryReservation::NotNeeded => None,
             SummaryReservation::Reserved(reserved) => Some(reserved),
             SummaryReservation::Refused => return Ok(without_summary()),

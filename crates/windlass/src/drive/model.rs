@@ -155,6 +155,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     attempts,
                     requested_at,
                     finish_reason: details.finish_reason.filter(|reason| !reason.is_ordinary()),
+                    active_ms: 0,
                 };
                 self.scope.record_entry(JournalEntry::ModelResponded(responded.into())).await?;
                 // A watcher may stop the calls that it was shown, before any of them takes effect.

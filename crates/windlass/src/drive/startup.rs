@@ -129,8 +129,9 @@ async fn start_driver<C: Send + Sync + 'static>(
         is_aborted: AtomicBool::new(false),
         budget,
     };
-    let parent_calls = [].into();
-    let scope = RunScope { app, run_id, parent_calls, recorder, emitter, hooks, is_observed, stop, drain };
+    let (parent_calls, budget) = ([].into(), shared.budget.clone());
+    let scope =
+        RunScope { app, run_id, parent_calls, recorder, emitter, hooks, is_observed, stop, drain, budget };
     let mut driver = Driver::new(shared.into(), graph, scope);
     (driver.tools, driver.unannounced) = (tools, unannounced);
     Ok((Box::new(driver), is_fresh))

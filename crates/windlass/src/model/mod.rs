@@ -58,6 +58,12 @@ pub trait Model: Send + Sync + 'static {
         None
     }
 
+    /// Returns the name by which the provider knows the model, if it is known before a response names it. The cost of a
+    /// request is estimated with the price of this model.
+    fn name(&self) -> Option<&str> {
+        None
+    }
+
     /// Returns true if the next request names a conversation that the provider stores, because the model is set up in that
     /// way. `last_response_id` is the id of the last response of the run. Such a history is not compacted: the provider
     /// would not see it.
@@ -242,6 +248,11 @@ impl SharedModel {
         self.0.window()
     }
 
+    /// Returns the name by which the provider knows the model: see [`Model::name`].
+    pub fn name(&self) -> Option<&str> {
+        self.0.model_name()
+    }
+
     /// Returns true if the provider stores the conversation: see [`Model::has_stored_conversation`].
     pub fn has_stored_conversation(&self, last_response_id: Option<&str>) -> bool {
         self.0.is_stored(last_response_id)
@@ -277,6 +288,10 @@ impl<M: Model> Model for Arc<M> {
         (**self).context_window()
     }
 
+    fn name(&self) -> Option<&str> {
+        (**self).name()
+    }
+
     fn has_stored_conversation(&self, last_response_id: Option<&str>) -> bool {
         (**self).has_stored_conversation(last_response_id)
     }
@@ -292,6 +307,8 @@ trait ErasedModel: Send + Sync {
     fn check_support(&self, tool: &ToolDefinition) -> Result<(), String>;
 
     fn window(&self) -> Option<u64>;
+
+    fn model_name(&self) -> Option<&str>;
 
     fn is_stored(&self, last_response_id: Option<&str>) -> bool;
 }
@@ -311,6 +328,10 @@ impl<M: Model> ErasedModel for M {
 
     fn window(&self) -> Option<u64> {
         Model::context_window(self)
+    }
+
+    fn model_name(&self) -> Option<&str> {
+        Model::name(self)
     }
 
     fn is_stored(&self, last_response_id: Option<&str>) -> bool {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 use windlass_core::{
-    budget::{BudgetQuery, BudgetSpending, BudgetVerdict, OnBudgetReached, SpendingBudget},
+    budget::{BudgetLedger, BudgetQuery, BudgetSpending, BudgetVerdict, OnBudgetReached, SpendingBudget},
     id::{AgentName, CallId},
     journal::{BudgetReached, BudgetReserved, JournalEntry},
     run::{Run, budget_question, summary_path},
@@ -16,6 +16,7 @@ use windlass_core::{
 use super::{DriveError, ModelRequestParts, ModelRequester};
 use crate::context::ContextGauge;
 use crate::lock_unpoisoned;
+use crate::model::SharedModel;
 
 /// The requests that the drivers of a run have sent, and the time that they have worked.
 pub(crate) struct BudgetControl {
@@ -41,7 +42,7 @@ impl BudgetControl {
             started: tokio::time::Instant::now(),
             active_before_ms: run.budget_ledger().map_or(0, |ledger| ledger.spent().active_ms),
             spent_by_others,
-            last_model: Mutex::default(),
+            last_model: Mutex::new(run.budget_ledger().and_then(BudgetLedger::last_model).map(str::to_owned)),
             last_summariser: Mutex::default(),
         }
     }
@@ -60,7 +61,8 @@ impl BudgetControl {
         }
     }
 
-    fn active_ms(&self) -> u64 {
+    /// Returns the time in milliseconds that drivers have worked on the run.
+    pub(crate) fn active_ms(&self) -> u64 {
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.active_before_ms.saturating_add(now)
     }
@@ -138,7 +140,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
                 BudgetVerdict::Reached(budget, reaction) => {
                     let is_asked = reaction == OnBudgetReached::AskPerson;
                     let question = is_asked.then(|| budget_question(&budget));
-                    let entry = BudgetReached { agent, budget, reaction, question };
+                    let entry = BudgetReached { agent, budget, reaction, question, active_ms };
                     self.scope.record_entry(JournalEntry::BudgetReached(entry.into())).await?;
                     return Ok(BudgetReservation::Reached);
                 }
@@ -150,14 +152,15 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
     /// wait for each other.
     pub(crate) async fn reserve_summary(
         &self,
+        summariser: &SharedModel,
         input: u64,
         output: u64,
     ) -> Result<SummaryReservation, DriveError> {
         if !self.has_budget() {
             return Ok(SummaryReservation::NotNeeded);
         }
-        let model = lock_unpoisoned(&self.budget.last_summariser).clone();
-        let estimate = self.estimate_tokens(input, output, model.as_deref());
+        let last = lock_unpoisoned(&self.budget.last_summariser).clone();
+        let estimate = self.estimate_tokens(input, output, &[summariser.name(), last.as_deref()]);
         let active_ms = self.budget.active_ms();
         match self.check_budget(estimate, active_ms, true) {
             BudgetVerdict::Allowed => {
@@ -194,12 +197,14 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
     fn estimate_spending(&self, parts: &ModelRequestParts, gauge: &ContextGauge) -> BudgetSpending {
         let input = gauge.tokens_of(self.estimate_request(parts));
         let output = parts.settings.max_tokens.unwrap_or(0);
-        let model = lock_unpoisoned(&self.budget.last_model).clone();
-        self.estimate_tokens(input, output, model.as_deref())
+        let last = lock_unpoisoned(&self.budget.last_model).clone();
+        let models = [parts.model.name(), last.as_deref()];
+        self.estimate_tokens(input, output, &models)
     }
 
-    fn estimate_tokens(&self, input: u64, output: u64, model: Option<&str>) -> BudgetSpending {
-        let price = model.and_then(|model| self.config.prices.find_price(model));
+    /// Estimates a request with the price of the first of these models that has one.
+    fn estimate_tokens(&self, input: u64, output: u64, models: &[Option<&str>]) -> BudgetSpending {
+        let price = models.iter().flatten().find_map(|model| self.config.prices.find_price(model));
         BudgetSpending {
             requests: 1,
             tokens: input.saturating_add(output),

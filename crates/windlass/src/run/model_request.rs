@@ -12,6 +12,7 @@ use windlass_core::{
     id::{AgentName, SessionId},
     item::Item,
     journal::{FilteredInput, JournalEntry, ModelInputFiltered, ModelRequestFailed},
+    usage::Usage,
 };
 
 use super::budget_control::{BudgetControl, BudgetReservation, ReservedRequest};
@@ -158,7 +159,8 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
                 agent: self.agent.name().clone(),
                 error: truncate_message(error.to_string()),
                 retry_after_ms: delay.map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
-                usage: error.usage().copied(),
+                usage: known_usage(&error),
+                active_ms: 0,
             };
             self.scope.record_entry(JournalEntry::ModelRequestFailed(failed)).await?;
             let wait = match (wait, left) {
@@ -218,7 +220,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         if was_asked.into_inner() {
             // A request dropped mid-flight may still be billed; its usage is recorded as unknown.
             let (agent, error) = (self.agent.name().clone(), "the run went on without its answer".to_owned());
-            let failed = ModelRequestFailed { agent, error, retry_after_ms: None, usage: None };
+            let failed = ModelRequestFailed { agent, error, retry_after_ms: None, usage: None, active_ms: 0 };
             self.scope.record_entry(JournalEntry::ModelRequestFailed(failed)).await?;
         }
         Err(halt)
@@ -250,6 +252,12 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         }
         Ok(Some(ModelInput { instructions, items }))
     }
+}
+
+/// Returns the usage of a failed request, if it is known: the provider has reported it, or nothing was sent.
+fn known_usage(error: &ModelError) -> Option<Usage> {
+    let is_unsent = error.kind() == ModelErrorKind::Unreachable;
+    error.usage().copied().or_else(|| is_unsent.then(Usage::of_unsent_request))
 }
 
 impl<C: Send + Sync + 'static> RunScope<C> {

@@ -17,7 +17,7 @@ use windlass_core::{
     run::{ApplyError, Run},
 };
 
-use super::{DriveError, call_unless_stopped};
+use super::{BudgetControl, DriveError, call_unless_stopped};
 use crate::agent::{Agent, AgentGraph};
 use crate::error::{RunError, truncate_message};
 use crate::event::{EventEmitter, RunEventKind};
@@ -45,6 +45,7 @@ pub(crate) struct RunScope<C> {
     /// Token that cancels this run immediately.
     pub(crate) stop: CancellationToken,
     pub(crate) drain: Arc<DrainDeadline>,
+    pub(crate) budget: Arc<BudgetControl>,
 }
 
 impl<C: Send + Sync + 'static> RunScope<C> {
@@ -67,6 +68,7 @@ impl<C: Send + Sync + 'static> RunScope<C> {
             hooks: self.hooks.clone(),
             stop,
             drain: DrainDeadline::nested_in(&self.drain),
+            budget: self.budget.clone(),
         }
     }
 
@@ -117,9 +119,12 @@ impl<C: Send + Sync + 'static> RunScope<C> {
     /// Applies the settlement of a call as [`RunScope::apply_and_enqueue`] does, with the place of its shared receipt.
     pub(crate) fn enqueue_settlement(
         &self,
-        entry: JournalEntry,
+        mut entry: JournalEntry,
         receipt_to: Option<ReceiptDestination>,
     ) -> Result<RecordedEntry<'_>, DriveError> {
+        if self.recorder.with_root(|run| run.budget_ledger().is_some()) {
+            entry.set_active_ms(self.budget.active_ms());
+        }
         Ok(self.recorder.enqueue(&self.parent_calls, entry, self.is_observed, receipt_to)?)
     }
 

@@ -414,6 +414,7 @@ async fn s18_of_several_failures_that_end_the_run_the_first_in_order_is_reported
                     call: call.into(),
                     message: format!("{call} failed"),
                 })),
+                active_ms: 0,
             };
             assert_eq!(settlement_entry(&act, call), want, "{surface:?}");
         }

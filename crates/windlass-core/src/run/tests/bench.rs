@@ -160,6 +160,7 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
                 error,
                 retry_after_ms: None,
                 usage: None,
+                active_ms: 0,
             })
         }
         "hold" => JournalEntry::CallHeld(CallHeld::new(call(), HoldReason::Approval)),
@@ -350,6 +351,7 @@ pub(crate) fn model_response(run: &Run, items: Vec<Item>, after: ToolUsePolicyKi
         attempts: 1,
         requested_at: None,
         finish_reason: None,
+        active_ms: 0,
     };
     JournalEntry::ModelResponded(answered.into())
 }

@@ -79,8 +79,13 @@ fn possible_entries(
     let fail = |failure| JournalEntry::RunFailed(RunFailed::new(failure));
     match run.next() {
         RunAction::RequestModel { agent, .. } => {
-            let failed =
-                ModelRequestFailed { agent, error: "busy".to_owned(), retry_after_ms: Some(1), usage: None };
+            let failed = ModelRequestFailed {
+                agent,
+                error: "busy".to_owned(),
+                retry_after_ms: Some(1),
+                usage: None,
+                active_ms: 0,
+            };
             let filtered = |history: &[Arc<Item>]| {
                 let kept = FilteredInput::History { from: 0, to: history.len() };
                 JournalEntry::ModelInputFiltered(ModelInputFiltered {
