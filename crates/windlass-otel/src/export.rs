@@ -8,6 +8,7 @@ use opentelemetry::trace::{Event, Link, SpanContext, SpanId, SpanKind, Status, T
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter, SpanLinks};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use windlass::core::{
     id::{RunId, Timestamp},
     journal::{JournalFormatError, decode_record},
@@ -28,6 +29,9 @@ const MAX_BATCH: usize = 512;
 
 /// Time that an incomplete batch waits for further spans.
 const BATCH_DELAY: Duration = Duration::from_millis(500);
+
+/// Time that the export of a batch may take, with the exporter's own retries, unless a sender is given another.
+pub(crate) const DEFAULT_EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Number of records that are read from a store at once.
 const PAGE_RECORDS: u32 = 512;
@@ -74,11 +78,17 @@ enum SenderMessage {
 }
 
 impl SpanSender {
-    /// Starts a sender. It must be called within a tokio runtime.
+    /// Starts a sender. It must be called within a tokio runtime. The export of a batch that takes longer than 10 s is
+    /// given up, and its spans are lost.
     pub fn start<E: SpanExporter + 'static>(exporter: E) -> Self {
+        Self::start_with_timeout(exporter, DEFAULT_EXPORT_TIMEOUT)
+    }
+
+    /// Starts a sender as [`SpanSender::start`] does, with another time that the export of a batch may take.
+    pub fn start_with_timeout<E: SpanExporter + 'static>(exporter: E, timeout: Duration) -> Self {
         let (sender, receiver) = mpsc::channel(MAX_WAITING_SPANS);
         let losses = Arc::new(SpanLosses::default());
-        tokio::spawn(send_batches(exporter, receiver, losses.clone()));
+        tokio::spawn(send_batches(exporter, timeout, receiver, losses.clone()));
         Self { sender, losses, content: TraceContent::LeftOut, ratio: 1.0 }
     }
 
@@ -144,6 +154,7 @@ impl SpanSender {
 
 async fn send_batches<E: SpanExporter>(
     exporter: E,
+    timeout: Duration,
     mut receiver: mpsc::Receiver<SenderMessage>,
     losses: Arc<SpanLosses>,
 ) {
@@ -153,11 +164,17 @@ async fn send_batches<E: SpanExporter>(
         .build();
     let mut batch = Vec::new();
     let mut is_open = true;
+    // The time at which the batch is sent, from its first span on.
+    let mut due = None;
     while is_open {
-        let wait = if batch.is_empty() { Duration::MAX } else { BATCH_DELAY };
         let mut flush = None;
-        match tokio::time::timeout(wait, receiver.recv()).await {
+        let received = match due {
+            Some(due) => tokio::time::timeout_at(due, receiver.recv()).await,
+            None => Ok(receiver.recv().await),
+        };
+        match received {
             Ok(Some(SenderMessage::Span(span))) => {
+                due.get_or_insert_with(|| Instant::now() + BATCH_DELAY);
                 batch.push(span_data(*span, scope.clone()));
                 if batch.len() < MAX_BATCH {
                     continue;
@@ -168,16 +185,29 @@ async fn send_batches<E: SpanExporter>(
             Err(_) => {}
         }
         let count = batch.len();
+        due = None;
         if count > 0
-            && let Err(error) = exporter.export(std::mem::take(&mut batch)).await
+            && let Err(error) = export_batch(&exporter, timeout, std::mem::take(&mut batch)).await
         {
             tracing::warn!(%error, spans = count, "spans could not be exported");
-            losses.add_failed_batch(count, error.to_string());
+            losses.add_failed_batch(count, error);
         }
         if let Some(reply) = flush {
             // The caller may have given up.
             let _ = reply.send(());
         }
+    }
+}
+
+/// Exports a batch. An exporter that does not return in time holds up no later batch.
+async fn export_batch<E: SpanExporter>(
+    exporter: &E,
+    timeout: Duration,
+    batch: Vec<SpanData>,
+) -> Result<(), String> {
+    match tokio::time::timeout(timeout, exporter.export(batch)).await {
+        Ok(exported) => exported.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("the collector did not take the spans within {timeout:?}")),
     }
 }
 
@@ -298,5 +328,71 @@ pub async fn export_run(
             let cause = sender.losses.last_error().unwrap_or_else(|| "the sender has ended".to_owned());
             Err(ExportRunError::NotSent { run: run.clone(), spans, cause })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry_sdk::error::OTelSdkResult;
+
+    use super::*;
+
+    /// Counts the spans that it exports. The first batch is never taken.
+    #[derive(Debug, Default)]
+    struct StallingExporter {
+        batches: AtomicU64,
+        exported: Arc<AtomicU64>,
+    }
+
+    impl SpanExporter for StallingExporter {
+        async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+            if self.batches.fetch_add(1, Ordering::Relaxed) == 0 {
+                std::future::pending::<()>().await;
+            }
+            self.exported.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    fn span() -> RunSpan {
+        RunSpan {
+            trace: trace_id_of_run(&"r".into()),
+            id: SpanId::from_bytes([1; 8]),
+            parent: None,
+            kind: RunSpanKind::Agent,
+            name: "clerk".to_owned(),
+            started_at: Timestamp(1),
+            ended_at: Timestamp(2),
+            attributes: Vec::new(),
+            events: Vec::new(),
+            links: Vec::new(),
+            status: RunSpanStatus::Unset,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_collector_that_stalls_loses_one_batch_and_holds_up_no_other() {
+        let exporter = StallingExporter::default();
+        let exported = exporter.exported.clone();
+        let sender = SpanSender::start(exporter);
+        sender.send(span());
+        sender.flush().await;
+        assert_eq!((sender.dropped_spans(), exported.load(Ordering::Relaxed)), (1, 0));
+        assert!(sender.losses.last_error().unwrap().contains("10s"));
+        sender.send(span());
+        sender.flush().await;
+        assert_eq!((sender.dropped_spans(), exported.load(Ordering::Relaxed)), (1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn spans_that_keep_coming_do_not_put_off_their_batch() {
+        let exporter = StallingExporter { batches: AtomicU64::new(1), ..StallingExporter::default() };
+        let exported = exporter.exported.clone();
+        let sender = SpanSender::start(exporter);
+        for _ in 0..3 {
+            sender.send(span());
+            tokio::time::sleep(BATCH_DELAY * 4 / 5).await;
+        }
+        assert_eq!(exported.load(Ordering::Relaxed), 2);
     }
 }

@@ -1,5 +1,7 @@
 //! Export with OTLP over HTTP, set up by the `OTEL_*` variables.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
@@ -7,7 +9,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SpanExporter as _;
 use windlass_net::{DecodedBody, HttpClient as NetHttpClient, HttpTransport, ReplaySafety, TransportOptions};
 
-use crate::export::SpanSender;
+use crate::export::{DEFAULT_EXPORT_TIMEOUT, SpanSender};
 use crate::journal_spans::TraceContent;
 
 /// Maximum size of a collector's response in bytes.
@@ -18,7 +20,7 @@ const MAX_RESPONSE_BYTES: usize = 1 << 20;
 /// | variable | meaning |
 /// | --- | --- |
 /// | `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` | address of the collector |
-/// | `OTEL_EXPORTER_OTLP_HEADERS`, `…_TIMEOUT` and their `…_TRACES_…` forms | headers, such as a key; timeout in milliseconds |
+/// | `OTEL_EXPORTER_OTLP_HEADERS`, `…_TIMEOUT` and their `…_TRACES_…` forms | headers, such as a key; time in milliseconds that the export of a batch may take, with retries (10,000) |
 /// | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | the service that the spans belong to |
 /// | `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG` | `always_on`, `always_off`, `traceidratio` and their `parentbased_` forms |
 /// | `OTEL_SDK_DISABLED=true`, `OTEL_TRACES_EXPORTER=none` | no export |
@@ -28,6 +30,8 @@ pub struct OtlpSettings {
     endpoint: Option<String>,
     content: TraceContent,
     ratio: Option<f64>,
+    /// The time that the export of a batch may take; read from the environment if absent.
+    timeout: Option<Duration>,
 }
 
 /// An error in the settings of an export.
@@ -86,7 +90,7 @@ impl OtlpSettings {
             false => TraceContent::LeftOut,
         };
         let ratio = sampling_ratio(var("OTEL_TRACES_SAMPLER"), var("OTEL_TRACES_SAMPLER_ARG"))?;
-        Ok(Some(Self { endpoint: None, content, ratio }))
+        Ok(Some(Self { endpoint: None, content, ratio, timeout: export_timeout(var) }))
     }
 
     /// Reads the settings from the environment: see [`OtlpSettings::from_vars`].
@@ -119,8 +123,18 @@ impl OtlpSettings {
         }
         let mut exporter = builder.build().map_err(|error| OtlpSettingsError::Exporter(error.to_string()))?;
         exporter.set_resource(&Resource::builder().build());
-        Ok(SpanSender::start(exporter).content(self.content).sampling_ratio(self.ratio.unwrap_or(1.0)))
+        let timeout = self.timeout.or_else(|| export_timeout(|name| std::env::var(name).ok()));
+        let sender = SpanSender::start_with_timeout(exporter, timeout.unwrap_or(DEFAULT_EXPORT_TIMEOUT));
+        Ok(sender.content(self.content).sampling_ratio(self.ratio.unwrap_or(1.0)))
     }
+}
+
+/// Reads the time that the export of a batch may take. What is no number of milliseconds is ignored, as the exporter
+/// does.
+fn export_timeout(var: impl Fn(&str) -> Option<String>) -> Option<Duration> {
+    let names = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"];
+    let value = names.into_iter().find_map(|name| var(name)?.trim().parse().ok());
+    value.map(Duration::from_millis)
 }
 
 fn sampling_ratio(
