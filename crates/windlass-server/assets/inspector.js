@@ -255,10 +255,12 @@ async function decide(card, decision, { forRun = false, digest = card.dataset.di
   await refresh();
 }
 
-// Builds the value of a form from its fields, each of which has the path of its part.
+// Builds the value of a form from its fields, each of which has the path of its part. A value that was absent stays absent
+// unless its field was changed.
 function formValue(form) {
   let whole;
   for (const field of $$("[data-path]", form)) {
+    if (field.dataset.absent && !isChanged(field)) continue;
     let value;
     const isNone = field.dataset.nullable && field.value === "";
     switch (field.dataset.kind) {
@@ -269,6 +271,7 @@ function formValue(form) {
         break;
       default: value = isNone ? null : field.value;
     }
+    if (!isExact(value)) throw new Error(`${field.labels[0]?.textContent ?? "A field"} has a number that a browser would change.`);
     const path = JSON.parse(field.dataset.path);
     if (path.length === 0) return value;
     whole ??= {};
@@ -279,6 +282,8 @@ function formValue(form) {
   }
   return whole ?? {};
 }
+// Integers above this size are read as other ones.
+const isExact = value => typeof value === "object" ? Object.values(value ?? {}).every(isExact) : typeof value !== "number" || Math.abs(value) <= Number.MAX_SAFE_INTEGER;
 const define = (place, name, value) => Object.defineProperty(place, name, { value, enumerable: true, configurable: true, writable: true });
 
 function element(name, text, className) {
@@ -290,9 +295,10 @@ function element(name, text, className) {
 
 // Shows the edited call as the server would record it, before it can be approved.
 async function reviewEdit(card, form) {
-  let shown, values;
+  let before, shown, values;
   try {
     values = formValue(form);
+    before = await call("POST", runPath(card.dataset.run, "/review"), { call: card.dataset.call });
     shown = await call("POST", runPath(card.dataset.run, "/review"), { call: card.dataset.call, arguments: values });
   } catch (error) {
     toast(error.message);
@@ -303,10 +309,17 @@ async function reviewEdit(card, form) {
   title.id = "dialog-title";
   const table = element("table", undefined, "args");
   const body = table.createTBody();
+  const proposed = new Map(before.sheet.arguments.map(argument => [argument.name, argument.lines.join("\n")]));
   for (const argument of shown.sheet.arguments) {
     const row = body.insertRow();
     const name = element("th", argument.name);
     name.scope = "row";
+    // What differs from the model's call is marked, so that no change goes unnoticed.
+    const isNew = !proposed.has(argument.name);
+    if (isNew || proposed.get(argument.name) !== argument.lines.join("\n")) {
+      row.className = "changed";
+      name.append(element("span", isNew ? "new" : "changed", "mark"));
+    }
     row.append(name);
     const cell = row.insertCell();
     argument.lines.forEach(text => cell.append(element("div", text)));

@@ -1,7 +1,8 @@
 //! Forms made from a JSON Schema: for edited arguments and for answers to questions.
 //!
-//! Every field has the path of its value. The script builds the value from the fields, and the server checks it again. What a
-//! field cannot show faithfully is edited as JSON.
+//! Every field has the path of its value. The script builds the value from the fields, and the server checks it again.
+//! What a field cannot show faithfully is edited as JSON. The field of an optional value that is absent is marked:
+//! unless somebody changes it, the value stays absent.
 
 use maud::{Markup, html};
 use serde_json::Value;
@@ -16,7 +17,27 @@ const MAX_DEPTH: usize = 4;
 pub(super) fn fields(id: &str, label: &str, schema: Option<&Value>, value: &Value) -> Markup {
     let empty = Value::Null;
     let root = schema.unwrap_or(&empty);
-    FormWriter { id, root }.field(label, root, value, &mut Vec::new())
+    FormWriter { id, root }.field(label, root, GivenValue { value, is_absent: false }, &mut Vec::new())
+}
+
+/// Returns true if a script reads every number of a value as it is. Its numbers are doubles, which skip integers above
+/// this size.
+pub(super) fn has_exact_numbers(value: &Value) -> bool {
+    const MAX_SAFE_INTEGER: f64 = 9_007_199_254_740_991.0;
+    match value {
+        Value::Number(number) => number.as_f64().is_some_and(|number| number.abs() <= MAX_SAFE_INTEGER),
+        Value::Array(values) => values.iter().all(has_exact_numbers),
+        Value::Object(members) => members.values().all(has_exact_numbers),
+        Value::Null | Value::Bool(_) | Value::String(_) => true,
+    }
+}
+
+/// The value of a field.
+#[derive(Clone, Copy)]
+struct GivenValue<'a> {
+    value: &'a Value,
+    /// True if the value is optional and absent.
+    is_absent: bool,
 }
 
 struct FormWriter<'a> {
@@ -35,15 +56,19 @@ enum FieldKind {
 }
 
 impl FormWriter<'_> {
-    fn field(&self, label: &str, schema: &Value, value: &Value, path: &mut Vec<String>) -> Markup {
+    fn field(&self, label: &str, schema: &Value, given: GivenValue<'_>, path: &mut Vec<String>) -> Markup {
         let (schema, is_nullable) = self.resolve(schema);
-        match field_kind(schema, value, is_nullable, path.len()) {
-            FieldKind::Object => self.object(label, schema, value, path),
-            kind => self.single(label, schema, value, path, &kind, is_nullable),
+        match field_kind(schema, given.value, is_nullable, path.len()) {
+            FieldKind::Object => self.object(label, schema, given, path),
+            kind => self.single(label, schema, given, path, &kind, is_nullable),
         }
     }
 
-    fn object(&self, label: &str, schema: &Value, value: &Value, path: &mut Vec<String>) -> Markup {
+    fn object(&self, label: &str, schema: &Value, given: GivenValue<'_>, path: &mut Vec<String>) -> Markup {
+        let value = given.value;
+        let required = schema["required"].as_array();
+        let is_required =
+            |name: &str| required.is_some_and(|names| names.iter().any(|required| required == name));
         let properties = schema["properties"].as_object();
         let mut names: Vec<(String, Value)> =
             properties.into_iter().flatten().map(|(name, schema)| (name.clone(), schema.clone())).collect();
@@ -58,8 +83,10 @@ impl FormWriter<'_> {
                 .iter()
                 .map(|(name, schema)| {
                     path.push(name.clone());
-                    let given = value.get(name.as_str()).unwrap_or(&Value::Null);
-                    let field = self.field(name, schema, given, path);
+                    let member = value.get(name.as_str());
+                    let is_absent = given.is_absent || (member.is_none() && !is_required(name));
+                    let member = GivenValue { value: member.unwrap_or(&Value::Null), is_absent };
+                    let field = self.field(name, schema, member, path);
                     path.pop();
                     field
                 })
@@ -76,7 +103,7 @@ impl FormWriter<'_> {
         &self,
         label: &str,
         schema: &Value,
-        value: &Value,
+        GivenValue { value, is_absent }: GivenValue<'_>,
         path: &[String],
         kind: &FieldKind,
         is_nullable: bool,
@@ -87,28 +114,42 @@ impl FormWriter<'_> {
             path.iter().map(|part| format!("-{}", plain(part))).collect::<String>()
         );
         let place = serde_json::to_string(path).unwrap_or_default();
-        let nullable = is_nullable.then_some("1");
+        let (nullable, absent) = (is_nullable.then_some("1"), is_absent.then_some("1"));
+        let hint = match (kind, is_absent, is_nullable) {
+            (_, true, _) => Some("(unchanged: not given)"),
+            (FieldKind::Json, false, _) | (_, false, false) => None,
+            (_, false, true) => Some("(empty: none)"),
+        };
         let text = value.as_str().unwrap_or_default();
         html! {
             label for=(id) {
                 (line(label))
                 @if let Some(text) = schema["description"].as_str() { span.dim { " " (line(text)) } }
-                @if is_nullable && !matches!(kind, FieldKind::Json) { span.dim { " (empty: none)" } }
+                @if let Some(hint) = hint { span.dim { " " (hint) } }
             }
             @match kind {
                 FieldKind::Text => {
-                    textarea id=(id) data-path=(place) data-kind="string" data-nullable=[nullable] required[self.is_required(path, is_nullable)]
+                    textarea id=(id) data-path=(place) data-kind="string" data-nullable=[nullable] data-absent=[absent] required[self.is_required(path, is_nullable)]
                         rows=(text.lines().count().clamp(1, 8)) { "\n" (text) }
                 }
                 FieldKind::Choice(values) => {
-                    select id=(id) data-path=(place) data-kind="string" data-nullable=[nullable] {
-                        @if is_nullable { option value="" selected[value.is_null()] { "none" } }
+                    select id=(id) data-path=(place) data-kind="string" data-nullable=[nullable] data-absent=[absent] {
+                        @if is_absent { option value="" selected { "not given" } }
+                        @else if is_nullable { option value="" selected[value.is_null()] { "none" } }
                         @for option in values { option value=(option) selected[value.as_str() == Some(option)] { (SafeText::from_line(option).as_str()) } }
                     }
                 }
                 FieldKind::Number { step } => {
-                    input id=(id) data-path=(place) data-kind="number" data-nullable=[nullable] type="number" step=(step)
+                    input id=(id) data-path=(place) data-kind="number" data-nullable=[nullable] data-absent=[absent] type="number" step=(step)
                         min=[schema["minimum"].as_f64()] max=[schema["maximum"].as_f64()] value=(if value.is_null() { String::new() } else { value.to_string() });
+                }
+                FieldKind::Boolean if is_absent => {
+                    select id=(id) data-path=(place) data-kind="json" data-absent="1" {
+                        option value="" selected { "not given" }
+                        @if is_nullable { option value="null" { "none" } }
+                        option value="true" { "yes" }
+                        option value="false" { "no" }
+                    }
                 }
                 FieldKind::Boolean if is_nullable => {
                     select id=(id) data-path=(place) data-kind="json" {
@@ -119,7 +160,9 @@ impl FormWriter<'_> {
                     input id=(id) data-path=(place) data-kind="boolean" type="checkbox" checked[value == &Value::Bool(true)];
                 }
                 FieldKind::Object | FieldKind::Json => {
-                    textarea.mono id=(id) data-path=(place) data-kind="json" rows="2" { "\n" (SafeText::from_json(&value.to_string()).as_str()) }
+                    textarea.mono id=(id) data-path=(place) data-kind="json" data-absent=[absent] rows="2" {
+                        "\n" @if !is_absent { (SafeText::from_json(&value.to_string()).as_str()) }
+                    }
                 }
             }
         }
@@ -267,6 +310,35 @@ mod tests {
         assert_eq!(shown.matches("data-kind=\"json\"").count(), 4, "{shown}");
         assert!(shown.contains(r"a\u202eb"), "{shown}");
         assert!(shown.contains("data-path=\"[&quot;other&quot;]\" data-kind=\"boolean\""), "{shown}");
+    }
+
+    #[test]
+    fn an_optional_value_that_is_absent_stays_absent_unless_it_is_changed() {
+        let schema = json!({ "type": "object", "required": ["to", "note"], "properties": {
+            "to": { "type": "string" }, "note": { "type": "string" }, "memo": { "type": "string" },
+            "dry_run": { "type": "boolean" }, "force": { "type": ["boolean", "null"] }, "count": { "type": "integer" },
+            "kind": { "type": "string", "enum": ["a", "b"] }, "list": { "type": "array" },
+            "inner": { "type": "object", "properties": { "name": { "type": "string" } }, "required": ["name"] } } });
+        let shown = form(&schema, &json!({ "to": "Ropeworks" }));
+        assert_eq!(shown.matches("data-path").count(), 9, "{shown}");
+        assert_eq!(shown.matches("data-absent=\"1\"").count(), 7, "{shown}");
+        for name in ["to", "note"] {
+            let part = format!("data-path=\"[&quot;{name}&quot;]\" data-kind=\"string\" rows");
+            assert!(shown.contains(&part), "`{name}` is given or required: {shown}");
+        }
+        // Each of them can be given the value that a field without a value would have.
+        assert_eq!(shown.matches("<option value=\"\" selected>not given</option>").count(), 3, "{shown}");
+        assert!(!shown.contains("checkbox") && !shown.contains(">null<"), "{shown}");
+    }
+
+    #[test]
+    fn numbers_that_a_script_would_change_are_known() {
+        for exact in ["9007199254740991", "-9007199254740991", "1.5", "[1,{\"a\":null}]"] {
+            assert!(has_exact_numbers(&serde_json::from_str(exact).unwrap()), "{exact}");
+        }
+        for changed in ["9007199254740993", "1e300", "-9007199254740993", "[{\"a\":18446744073709551615}]"] {
+            assert!(!has_exact_numbers(&serde_json::from_str(changed).unwrap()), "{changed}");
+        }
     }
 
     #[test]

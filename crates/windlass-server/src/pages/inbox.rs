@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::forms::fields;
+use super::forms::{fields, has_exact_numbers};
 use super::markup::{duration, line, marked, query_text, time};
 use crate::api::InboxItem;
 use crate::call_sheet::{ArgumentText, CallSheet, ChangeText, EvidenceText};
@@ -184,6 +184,11 @@ fn actions(item: &InboxItem, id: &str) -> Markup {
 /// Renders a form for the arguments, from the schema of the tool, or from their values if the tool is not known.
 fn edit_form(item: &InboxItem, id: &str) -> Markup {
     let arguments: Value = serde_json::from_str(&item.arguments).unwrap_or_default();
+    if !has_exact_numbers(&arguments) {
+        return html! {
+            p.body { "A browser would change a number of these arguments, which is above 2⁵³. Edit them with the command or the API." }
+        };
+    }
     html! {
         form data-act="edit" {
             (fields(id, "Arguments", item.arguments_schema.as_ref(), &arguments))

@@ -146,6 +146,24 @@ try {
   await page.getByRole("button", { name: "Approve these arguments" }).click();
   await until("the edited call was executed", async () => JSON.stringify(await api("/v1/runs/edited/state")).includes("paid 7 euros"));
 
+  // Values that were not given stay so, and a change is marked. A number that a script would change has no form.
+  await api("/v1/runs", { run: "posted", agent: "clerk", input: "post 7" });
+  await until("a call with optional arguments waits", () => page.locator(".ask", { hasText: "post_message" }).isVisible());
+  await page.locator(".ask summary", { hasText: "Edit" }).click();
+  await page.getByLabel(/^text/).fill("final");
+  await page.getByRole("button", { name: "Review the edited call" }).click();
+  await until("the changed argument is marked", async () => (await page.locator("dialog .mark").allInnerTexts()).join() === "changed");
+  await page.getByRole("button", { name: "Approve these arguments" }).click();
+  await until("the edited call has ended", async () => (await api("/v1/runs/posted")).status === "finished");
+  const posted = (await api("/v1/runs/posted/records?limit=500")).records.find(one => one.call_settled?.call.startsWith("post-"));
+  check(JSON.stringify(posted).includes(JSON.stringify('posted {"channel":7,"text":"final"}').slice(1, -1)), `nothing else was added ${JSON.stringify(posted)}`);
+  await api("/v1/runs", { run: "large", agent: "clerk", input: "post 9007199254740993" });
+  const large = page.locator(".ask", { hasText: "9007199254740993" });
+  await until("a call with a large integer waits", () => large.isVisible());
+  check(await large.locator("form[data-act=edit]").count() === 0, "a number that a script would change has no form");
+  await large.getByRole("button", { name: /^Approve y/ }).click();
+  await until("the large integer is executed as it is", async () => JSON.stringify(await api("/v1/runs/large/records?limit=500")).includes("posted"));
+
   // Question, rejection with a reason.
   await api("/v1/runs", { run: "colours", agent: "clerk", input: "ask me" });
   await until("a question waits", () => page.getByText("Which colour?").isVisible());

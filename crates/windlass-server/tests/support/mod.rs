@@ -15,6 +15,7 @@ use windlass::core::item::{Item, Message, Role};
 use windlass::core::tool::ToolEffect;
 use windlass::core::usage::Usage;
 use windlass::fleet::RunQueue;
+use windlass::guardrail::{GuardrailVerdict, OutputGuardrail};
 use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
 use windlass::store::SqliteStore;
 use windlass::tool::{CallEvidence, ImagePart, Tool, ToolContext, ToolError};
@@ -59,6 +60,11 @@ impl Model for ClerkModel {
                     )),
                     Arc::new(Item::call(format!("pay-{turn}"), "pay", arguments.to_string())),
                 ]
+            }
+            ("post", 0) => {
+                let channel: u64 = asked.strip_prefix("post ").unwrap_or_default().parse().unwrap_or(7);
+                let arguments = json!({ "channel": channel, "text": "draft" });
+                vec![Arc::new(Item::call(format!("post-{turn}"), "post_message", arguments.to_string()))]
             }
             ("write", 0) => vec![Arc::new(Item::call(
                 format!("w-{turn}"),
@@ -161,6 +167,16 @@ pub fn clerk_named(name: &str) -> Agent {
         |_: ToolContext, _: Value| async { Ok::<_, ToolError>("written") },
     )
     .needs_approval();
+    let post = Tool::dynamic(
+        "post_message",
+        "Posts a message.",
+        json!({ "type": "object", "properties": {
+            "channel": { "type": "integer" }, "text": { "type": "string" },
+            "dry_run": { "type": "boolean", "description": "True unless it is given." }, "memo": { "type": "string" } },
+            "required": ["channel", "text"], "additionalProperties": false }),
+        |_: ToolContext, arguments: Value| async move { Ok::<_, ToolError>(format!("posted {arguments}")) },
+    )
+    .needs_approval();
     let broken = Tool::dynamic(
         "broken",
         "Fails.",
@@ -186,13 +202,49 @@ pub fn clerk_named(name: &str) -> Agent {
     Agent::new(name)
         .instructions("Pay what is due.")
         .model(windlass::model::SharedModel::new(ClerkModel))
-        .tools(vec![read, pay, choose, write, broken, click])
+        .tools(vec![read, pay, choose, write, post, broken, click])
 }
 
 /// An agent that calls the clerk as a tool.
 pub fn front() -> Agent {
     let model = windlass::model::SharedModel::new(ClerkModel);
     Agent::new("front").model(model).tool(clerk().as_tool("ask_clerk", "Asks the clerk."))
+}
+
+/// The number of times that money was spent by [`spender`] in this process.
+pub static SPENT: AtomicU32 = AtomicU32::new(0);
+
+/// An agent that spends money, and whose run fails then.
+pub fn spender() -> Agent {
+    let spend = Tool::dynamic(
+        "spend",
+        "Spends money.",
+        json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false }),
+        |_: ToolContext, _: Value| async {
+            SPENT.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, ToolError>("spent")
+        },
+    );
+    let refused = OutputGuardrail::new("no", |_, _| async { Ok(GuardrailVerdict::Tripwire) });
+    Agent::new("spender")
+        .model(windlass::model::SharedModel::new(SpenderModel))
+        .tool(spend)
+        .output_guardrail(refused)
+}
+
+/// A model that spends money and answers.
+struct SpenderModel;
+
+impl Model for SpenderModel {
+    async fn respond<'a>(
+        &'a self,
+        request: ModelRequest<'a>,
+        _: &'a DeltaSink,
+    ) -> Result<ModelResponse, ModelError> {
+        let has_spent = request.input.iter().any(|item| matches!(&**item, Item::Output(_)));
+        let item = if has_spent { Item::assistant("It is spent.") } else { Item::call("s", "spend", "{}") };
+        Ok(ModelResponse { items: vec![Arc::new(item)], ..ModelResponse::default() })
+    }
 }
 
 /// A server in this process.
@@ -245,9 +297,16 @@ impl TestServer {
 
     /// Starts a server of deployed agents.
     pub async fn start_registry(registry: windlass::fleet::AgentRegistry) -> Self {
+        Self::start_registry_with(registry, |server| server).await
+    }
+
+    pub async fn start_registry_with(
+        registry: windlass::fleet::AgentRegistry,
+        configure: impl FnOnce(AgentServer) -> AgentServer,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store: Arc<dyn RunQueue> = Arc::new(SqliteStore::open(folder.path().join("store.db")).unwrap());
-        let mut server = Self::serve(AgentServer::new(registry), store, |server| server).await;
+        let mut server = Self::serve(AgentServer::new(registry), store, configure).await;
         server._folder = Some(folder);
         server
     }
@@ -409,6 +468,10 @@ pub struct EventReader {
 }
 
 impl EventReader {
+    pub fn new(body: Incoming) -> Self {
+        Self { body, buffer: String::new() }
+    }
+
     /// Returns the next event; `None` at the end of the stream.
     pub async fn next(&mut self) -> Option<SentEvent> {
         loop {
