@@ -45,6 +45,9 @@ struct SpendingKey {
 #[derive(Clone, Default)]
 struct RunSpending {
     record_count: u64,
+    /// Number of records that the run was made with: those of its origin, if it is a fork. They are spending of the
+    /// origin.
+    copied_records: u64,
     /// In the order of their keys. Most runs have one.
     sums: Vec<(SpendingKey, Usage)>,
 }
@@ -73,9 +76,20 @@ pub(crate) struct SpendingReport {
 #[derive(Deserialize)]
 struct SpendingLine {
     at: Timestamp,
+    run_started: Option<StartEntry>,
     #[serde(alias = "response_rejected", alias = "model_request_failed")]
     model_responded: Option<SpendingEntry>,
     history_compacted: Option<CompactionEntry>,
+}
+
+#[derive(Deserialize)]
+struct StartEntry {
+    origin: Option<OriginEntry>,
+}
+
+#[derive(Deserialize)]
+struct OriginEntry {
+    seq: u64,
 }
 
 #[derive(Deserialize)]
@@ -204,12 +218,11 @@ impl SpendingCache {
         loop {
             let lines = queue.load_journal_page(run, spending.record_count, PAGE_LINES).await?;
             for line in &lines {
-                let parsed = serde_json::from_str::<SpendingLine>(&line.body).ok();
-                if let Some((key, usage)) = parsed.and_then(|line| line.into_sum(prices)) {
-                    spending.add(key, &usage);
+                if let Ok(line) = serde_json::from_str(&line.body) {
+                    spending.add_line(line, prices);
                 }
+                spending.record_count += 1;
             }
-            spending.record_count += lines.len() as u64;
             if lines.len() < PAGE_LINES as usize {
                 break;
             }
@@ -225,6 +238,18 @@ impl SpendingCache {
 }
 
 impl RunSpending {
+    /// Adds the line that follows those that were read.
+    fn add_line(&mut self, line: SpendingLine, prices: &PriceList) {
+        let seq = self.record_count;
+        let origin = line.run_started.as_ref().and_then(|started| started.origin.as_ref());
+        if let Some(origin) = origin.filter(|_| seq == 0) {
+            self.copied_records = origin.seq.saturating_add(1);
+        }
+        if let Some((key, usage)) = line.into_sum(prices).filter(|_| seq >= self.copied_records) {
+            self.add(key, &usage);
+        }
+    }
+
     fn add(&mut self, key: SpendingKey, usage: &Usage) {
         match self.sums.binary_search_by(|(known, _)| known.cmp(&key)) {
             Ok(place) => self.sums[place].1.add(usage),
