@@ -739,6 +739,73 @@ async fn an_approval_of_the_origin_executes_nothing_in_a_fork_of_somebody_withou
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_granted_to_a_budget_is_not_spent_again_by_a_fork_of_somebody_without_the_right() {
+    use windlass::core::budget::SpendingBudget;
+    use windlass::fleet::{AgentRegistry, DeployedAgent};
+    let budget = SpendingBudget::new().requests(1).ask_person();
+    let deployed = DeployedAgent::new(support::clerk()).configure_runs(move |run| run.budget(budget.clone()));
+    let registry = AgentRegistry::new().deploy(deployed);
+    let server = TestServer::start_registry_with(registry, |server| server.access(people())).await;
+    let (runner, approver) = (server.client_with("rob-token"), server.client_with("anna-token"));
+    let paused = runner.start_until("origin", "fail please", "paused").await;
+    let item = &paused["pending"][0];
+    let body = json!({ "call": item["call"], "attempt": item["attempt"],
+        "displayed": item["sheet"]["digest"], "decision": { "type": "answer", "value": 50 } });
+    assert_eq!(approver.post("/v1/runs/origin/decisions", &body).await.0, 200);
+    runner.wait_for("origin", "finished").await;
+    let (_, page) = runner.get("/v1/runs/origin/records").await;
+    let records = page["records"].as_array().unwrap();
+    let granted = records.iter().find(|record| !record["decision_recorded"].is_null()).unwrap();
+    let at = granted["seq"].as_u64().unwrap();
+    let fork = |at: u64, name: &str| json!({ "run": name, "at": at });
+    for at in [at, at + 1] {
+        let (code, answer) = runner.post("/v1/runs/origin/fork", &fork(at, "again")).await;
+        assert_eq!((code, answer["error"]["code"].as_str()), (403, Some("missing_right")), "{answer}");
+    }
+    assert_eq!(runner.post("/v1/runs/origin/fork", &fork(at - 1, "asks")).await.0, 201);
+    assert_eq!(
+        server.client_with("root-token").post("/v1/runs/origin/fork", &fork(at, "granted")).await.0,
+        201
+    );
+}
+
+/// Without MAC keys, nobody knows who has made the decisions in a text.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_brings_no_decision_about_an_agent_that_the_importer_may_not_approve() {
+    let policy = AccessPolicy::default()
+        .with_person("fay", TokenDigest::of_token("fay-token"), [("front", AccessRole::Administer)])
+        .with_person("root", TokenDigest::of_token("root-token"), [("*", AccessRole::Administer)]);
+    let agents = [support::clerk(), support::front()];
+    // Nobody drives the run, so that the decision is recorded and nothing is executed.
+    let limits = ServerLimits { concurrent_runs: 0, ..ServerLimits::default() };
+    let server =
+        TestServer::start_agents(agents, |server| server.access(policy.clone()).limits(limits)).await;
+    let other = TestServer::start_agents([support::clerk(), support::front()], |server| {
+        server.access(policy).limits(limits)
+    })
+    .await;
+    // A run that pauses for its nested call, and the decision about it.
+    let paused = match support::front().run("research it").run_id("r").await.unwrap() {
+        windlass::run::RunResult::Paused(mut paused) => {
+            let call = paused.pending_calls()[0].path.clone();
+            paused.approve(call).unwrap();
+            paused
+        }
+        _ => panic!("the run waits"),
+    };
+    let send = async |server: &TestServer, token: &str| {
+        let client = server.client_with(token);
+        let post = client.request("POST", "/v1/runs/import").header("content-type", "text/plain");
+        support::read_json(client.send(post.body(paused.to_text().into()).unwrap()).await).await
+    };
+    let (code, answer) = send(&server, "fay-token").await;
+    assert_eq!((code, &answer["error"]["code"]), (403, &json!("missing_right")), "{answer}");
+    assert_eq!(count_runs(&server).await, 0);
+    let (code, answer) = send(&other, "root-token").await;
+    assert_eq!(code, 201, "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn anybody_may_send_only_a_small_form_and_must_send_it_in_time() {
     let limits = ServerLimits { body_timeout: Duration::from_millis(300), ..ServerLimits::default() };
     let server = TestServer::start_with(|server| server.access(people()).limits(limits)).await;

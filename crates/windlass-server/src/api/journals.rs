@@ -14,7 +14,7 @@ use serde_json::Value;
 use windlass::artefact::append_run_media;
 use windlass::core::{
     decision::{Decision, DecisionScope},
-    id::{AgentName, CallPath, RunId},
+    id::{AgentName, CallPath},
     inspect::{self, ForkChange, StepLine},
     item::{Item, OutputContent},
     journal::{
@@ -22,6 +22,7 @@ use windlass::core::{
         append_text_mac, authenticate_records, read_text_media, stored_media_urls,
     },
     provenance::ContentSources,
+    run::BUDGET_CALL,
     usage::Usage,
 };
 use windlass::fleet::RunQueue;
@@ -32,7 +33,7 @@ use windlass::store::{
 use windlass_text::SafeText;
 
 use super::extract::whole_number;
-use super::run_start::parse_id;
+use super::run_start::parse_run_id;
 use super::{
     ApiError, JsonBody, RequestPerson, RunSummary, TextBody, UrlPath, UrlQuery, find_viewable_run,
     new_run_id, run_blocking, run_status,
@@ -115,7 +116,7 @@ pub(crate) async fn fork_stored_run(
 ) -> Result<RunSummary, ApiError> {
     let (id, agent) = find_viewable_run(state, person, run, AccessRole::Run).await?;
     let new_run = match &body.run {
-        Some(text) => RunId::from(parse_id(text)?),
+        Some(text) => parse_run_id(text)?,
         None => new_run_id(),
     };
     let origin = load_paused(&*state.queue, &id).await?;
@@ -125,6 +126,7 @@ pub(crate) async fn fork_stored_run(
         change_of(body.change, &origin, at, forker.name)
     })
     .await?;
+    state.check_not_queued(&new_run).await?;
     let fork = store::fork_run(&*state.queue, &id, body.at, new_run.clone(), change).await?;
     if body.start {
         let queued = state.queue.load_queued_run(&id).await?;
@@ -134,13 +136,14 @@ pub(crate) async fn fork_stored_run(
     Ok(summary_of(&fork, &agent))
 }
 
-/// Refuses a fork that would execute a call on a decision of its origin, unless the forker may decide about it: the approver
-/// has approved one execution, and not another one in a fork.
+/// Refuses a copy of a run that would execute a call, or spend an amount, on a decision in its records, unless the
+/// person who makes it may decide so: the approver has approved one execution and granted one amount, and not others in
+/// a copy.
 fn check_kept_decisions(
     records: &[JournalRecord],
     change: &ForkInput,
     at: u64,
-    forker: &PersonIdentity,
+    person: &PersonIdentity,
 ) -> Result<(), ApiError> {
     let then = inspect::run_at(records, at)?;
     for record in records.iter().take_while(|record| record.seq <= at) {
@@ -156,14 +159,15 @@ fn check_kept_decisions(
         let is_replaced = record.seq == at
             && matches!(change, ForkInput::Reject { call, .. } if CallPath::from(call.as_str()) == path);
         let within = then.at_path(&record.path);
-        let is_standing = decided.scope != DecisionScope::ThisCall;
+        // What was granted to a budget is spent by every later request.
+        let is_standing = decided.scope != DecisionScope::ThisCall || decided.call.as_str() == BUDGET_CALL;
         let is_open = within.is_some_and(|run| !run.is_call_settled(&decided.call));
         let agent = within.map_or_else(|| then.agent(), |run| run.agent());
         let may_approve =
-            || forker.may(AccessRole::Approve, then.agent()) && forker.may(AccessRole::Approve, agent);
+            || person.may(AccessRole::Approve, then.agent()) && person.may(AccessRole::Approve, agent);
         if is_grant && !is_replaced && (is_standing || is_open) && !may_approve() {
-            let message = "the fork would execute a call on a decision of its origin, which needs the right \
-                `approve`: fork before the decision";
+            let message = "a call would be executed, or an amount be spent, on a decision that was made for another run, \
+                which needs the right `approve` for its agent: take the records before the decision";
             return Err(ApiError::forbidden("missing_right", message));
         }
     }
@@ -416,6 +420,10 @@ pub(crate) async fn import_text(
         return Err(refused(&"the text has no MAC of a key of this store"));
     }
     let mut records: Vec<JournalRecord> = paused.record().read_journal()?.to_vec();
+    // A run that has ended executes nothing.
+    if let Some(last) = records.last().filter(|_| paused.record().outline().outcome().is_none()) {
+        check_kept_decisions(&records, &ForkInput::Unchanged {}, last.seq, person)?;
+    }
     if let Some(JournalEntry::RunStarted(started)) = records.first_mut().map(|record| &mut record.entry) {
         started.history = started.history.to_inline().map_err(|error| refused(&error))?;
         started.session = None;
@@ -424,6 +432,7 @@ pub(crate) async fn import_text(
     let lines = authenticate_records(HashChain::default(), &run, &mut records, keys.as_deref());
     let owner = LeaseOwner::for_new_driver().to_string();
     let claim = LeaseClaim { owner: &owner, now: wall_clock_now(), duration: IMPORT_LEASE };
+    state.check_not_queued(&run).await?;
     let lease = state.queue.create_run(&run, &agent, claim, lines).await?;
     let own_prefix = format!("artefact:{run}/");
     for (url, data) in &media {

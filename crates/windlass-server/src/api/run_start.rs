@@ -60,7 +60,7 @@ pub(super) async fn start_run(
     JsonBody(start): JsonBody<RunStart>,
 ) -> Result<(StatusCode, Json<StartedRun>), ApiError> {
     let mut submission = RunSubmission::new(
-        start.run.map_or_else(|| Ok(new_run_id()), |id| parse_id(&id).map(RunId::from))?,
+        start.run.map_or_else(|| Ok(new_run_id()), |id| parse_run_id(&id))?,
         start.agent,
         start.input,
     )
@@ -91,6 +91,33 @@ pub(crate) fn parse_id(text: &str) -> Result<&str, ApiError> {
         return Ok(text);
     }
     Err(ApiError::invalid("an id has 1 to 200 visible ASCII characters without a slash"))
+}
+
+/// Checks an id of a run that a client has chosen.
+///
+/// # Errors
+///
+/// Ids of scheduled runs are refused: a schedule takes a run of such an id for its own, and submits none.
+pub(crate) fn parse_run_id(text: &str) -> Result<RunId, ApiError> {
+    let id = parse_id(text)?;
+    let is_digit = |letter: char| letter.is_ascii_digit();
+    match id.rsplit_once('@') {
+        Some((_, time)) if !time.is_empty() && time.chars().all(is_digit) => Err(ApiError::conflict(
+            "reserved_id",
+            "ids that end with `@` and digits are those of scheduled runs",
+        )),
+        _ => Ok(RunId::from(id)),
+    }
+}
+
+impl ServerState {
+    /// Refuses the id of a run that is queued: a worker would take a journal under this id for that of the queued run.
+    pub(crate) async fn check_not_queued(&self, run: &RunId) -> Result<(), ApiError> {
+        match self.queue.load_queued_run(run).await? {
+            Some(_) => Err(ApiError::conflict("already_exists", "another run has this id")),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Submits a run; returns true if the same was submitted before.
