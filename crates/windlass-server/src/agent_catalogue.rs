@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use windlass::core::id::AgentName;
 use windlass::core::tool::{ToolEffect, ToolKey};
-use windlass::fleet::AgentRegistry;
+use windlass::fleet::{AgentRegistry, QueuedRun, QueuedState};
 
 /// An agent of the server.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -79,6 +79,24 @@ impl AgentCatalogue {
     /// Returns the agents, by name.
     pub(crate) fn agents(&self) -> impl Iterator<Item = (&AgentName, &AgentSummary)> {
         self.agents.iter()
+    }
+
+    /// Returns the reason for which no worker takes a queued run, as far as the server knows: it is a dead letter, or
+    /// the build of its agent here has declined it.
+    pub(crate) fn find_obstacle(&self, queued: &QueuedRun) -> Option<String> {
+        match &queued.state {
+            QueuedState::DeadLetter => {
+                let reason = queued.reason.as_deref().unwrap_or("its attempts are used up");
+                Some(format!("the run is a dead letter: {reason}"))
+            }
+            QueuedState::Ready => {
+                let own = &self.agents.get(&queued.submission.agent)?.build;
+                let (build, reason) = queued.declined_by.iter().find(|(build, _)| build == own)?;
+                let build = build.get(..12).unwrap_or(build);
+                Some(format!("no worker takes the run: build {build} of its agent has declined it: {reason}"))
+            }
+            _ => None,
+        }
     }
 
     /// Returns true if the server drives this agent.

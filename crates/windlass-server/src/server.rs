@@ -25,7 +25,7 @@ use crate::access::{AccessPolicy, AccessRole, PersonIdentity, TokenDigest, new_a
 use crate::agent_catalogue::AgentCatalogue;
 use crate::api::{self, ApiError, BodyTimeout, InboxItem, inbox_item};
 use crate::call_sheet::PreviewFunction;
-use crate::compat::{self, LiveText};
+use crate::compat::{self, LiveText, RecentRequests};
 use crate::connections::accept_connections;
 use crate::login_sessions::LoginSessions;
 use crate::metrics::ServerMetrics;
@@ -291,6 +291,7 @@ impl<C: Send + Sync + 'static> AgentServer<C> {
             limits: self.limits,
             looks: Default::default(),
             live_text: LiveText::default(),
+            recent_requests: RecentRequests::default(),
             uploads: Default::default(),
             logins: Default::default(),
             preview: self.preview,
@@ -377,6 +378,7 @@ pub(crate) struct ServerState {
     pub(crate) limits: ServerLimits,
     pub(crate) looks: api::CallLooks,
     pub(crate) live_text: LiveText,
+    pub(crate) recent_requests: RecentRequests,
     pub(crate) uploads: pages::UploadShelf,
     pub(crate) logins: LoginSessions,
     pub(crate) preview: Option<PreviewFunction>,

@@ -292,6 +292,35 @@ async fn a_run_that_was_not_submitted_is_not_adopted_by_a_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn ids_of_scheduled_and_of_queued_runs_are_not_taken() {
+    let limits = ServerLimits { concurrent_runs: 0, ..ServerLimits::default() };
+    let server = TestServer::start_with(|server| server.limits(limits)).await;
+    let client = server.client();
+    let start = async |client: &support::TestClient, run: &str| {
+        let body = json!({ "run": run, "agent": "clerk", "input": "hello" });
+        let (code, answer) = client.post("/v1/runs", &body).await;
+        (code, answer["error"]["code"].as_str().map(str::to_owned))
+    };
+    // A schedule would take it for the run of its time, and submit none.
+    assert_eq!(start(&client, "tidy@1794987000").await, (409, Some("reserved_id".to_owned())));
+    assert_eq!(start(&client, "me@home").await.0, 201);
+    let outside: std::sync::Arc<dyn Store> = server.queue.clone();
+    clerk().run("hello").store(outside).run_id("own").await.unwrap();
+    // The queued run would go on with the journal of the fork, or of the import.
+    for (run, code) in [("me@home", "already_exists"), ("tidy@1794987000", "reserved_id")] {
+        let (status, answer) = client.post("/v1/runs/own/fork", &json!({ "run": run, "at": 1 })).await;
+        assert_eq!((status, &answer["error"]["code"]), (409, &json!(code)), "{answer}");
+    }
+    let (_, text) = client.get_text("/v1/runs/own/export").await;
+    let other = TestServer::start_with(|server| server.limits(limits)).await;
+    let to = other.client();
+    assert_eq!(start(&to, "own").await.0, 201);
+    let request = to.request("POST", "/v1/runs/import").header("content-type", "text/plain");
+    let (code, body) = support::read_json(to.send(request.body(text.into()).unwrap()).await).await;
+    assert_eq!((code, &body["error"]["code"]), (409, &json!("already_exists")), "{body}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_description_has_every_route_and_every_route_answers() {
     let server = TestServer::start().await;
     let client = server.client();
@@ -366,6 +395,11 @@ async fn costs_and_metrics_say_what_was_spent_and_what_is_unknown() {
         assert!(costs[place][name]["cost"].as_f64().unwrap() > 0.0, "{place} {name}: {costs}");
     }
     assert_eq!(costs["days"].as_object().unwrap().len(), 1);
+    // The records that a fork has of its origin were paid for once.
+    let (code, fork) = client.post("/v1/runs/r1/fork", &json!({ "run": "f1", "at": 1 })).await;
+    assert_eq!((code, &fork["status"]), (201, &json!("running")), "{fork}");
+    let (_, costs) = client.get("/v1/costs").await;
+    assert_eq!((&costs["total"]["requests"], &costs["total"]["cost"]), (&json!(2), &json!(1.686)), "{costs}");
     assert_eq!(client.get("/v1/costs?days=0").await.0, 400);
     // The driver of the server has no price for the model: the run says that its cost is unknown.
     let (_, run) = client.get("/v1/runs/r1").await;
@@ -462,4 +496,23 @@ async fn a_dead_letter_is_cancelled_and_takes_no_other_order() {
     assert_eq!(client.post("/v1/runs/r/cancel", &Value::Null).await.0, 202);
     let queued = server.queue.load_queued_run(&run).await.unwrap().unwrap();
     assert_eq!(queued.state, QueuedState::Ready);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_run_of_a_long_queue_is_on_a_page() {
+    let limits = ServerLimits { concurrent_runs: 0, ..ServerLimits::default() };
+    let server = TestServer::start_with(|server| server.limits(limits)).await;
+    for n in 0..201 {
+        let submission = RunSubmission::new(format!("run-{n:03}").as_str(), "clerk", "hello");
+        server.queue.submit_run(&submission, Timestamp(1_000)).await.unwrap();
+    }
+    let client = server.client();
+    let (_, first) = client.get_text("/fleet").await;
+    assert!(first.contains("run-199") && !first.contains("run-200"), "{first}");
+    assert!(first.contains("href=\"/fleet?after=run-199\""), "{first}");
+    let (_, second) = client.get_text("/fleet?after=run-199").await;
+    assert!(second.contains("run-200") && !second.contains("rel=\"next\""), "{second}");
+    // Nobody has taken the run: it can be cancelled from its page.
+    let (_, page) = client.get_text("/runs/run-200").await;
+    assert!(page.contains("data-act=\"cancel\"") && page.contains("No worker has taken it"), "{page}");
 }

@@ -6,6 +6,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::Ordering;
 
 use support::TestServer;
 use windlass_server::{AgentServer, ServerLimits};
@@ -13,7 +14,7 @@ use windlass_server::{AgentServer, ServerLimits};
 /// A server with the agents that the scripts expect.
 async fn server() -> TestServer {
     TestServer::start_agents(
-        [support::clerk(), support::clerk_named("bank"), support::front()],
+        [support::clerk(), support::clerk_named("bank"), support::front(), support::spender()],
         |server: AgentServer| {
             server.limits(ServerLimits { requests_per_second: 5_000, ..ServerLimits::default() })
         },
@@ -45,6 +46,7 @@ async fn the_python_client_completes_streams_and_continues() {
     let mut command = Command::new(python);
     command.arg(script("openai_client.py"));
     check(&run_script(command, format!("http://{}", server.address)).await);
+    assert_eq!(support::SPENT.load(Ordering::SeqCst), 2, "each of the two runs that failed spends once");
 }
 
 #[tokio::test(flavor = "multi_thread")]

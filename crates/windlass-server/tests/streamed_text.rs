@@ -242,3 +242,174 @@ async fn a_text_that_is_cut_off_says_so() {
     let again = client.get(&format!("/v1/responses/{}", whole["id"].as_str().unwrap())).await.1;
     assert_eq!(again["status"], "incomplete", "{again}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_client_repeats_a_run_that_failed_or_one_under_way() {
+    let server = TestServer::start_agents([support::clerk(), support::spender()], |server| server).await;
+    let client = server.client();
+    let send = async |path: &str, body: Value, retries: Option<&str>| {
+        let mut post = client.request("POST", path).header("content-type", "application/json");
+        if let Some(retries) = retries {
+            post = post.header("x-stainless-retry-count", retries);
+        }
+        let response = client.send(post.body(body.to_string().into()).unwrap()).await;
+        let is_refused = response.headers().get("x-should-retry").is_some_and(|value| value == "false");
+        let (code, body) = support::read_json(response).await;
+        (code, is_refused, body)
+    };
+    let chat = "/v1/chat/completions";
+    let spent = || support::SPENT.load(Ordering::SeqCst);
+    let (code, is_refused, body) = send(chat, request("spender", false), Some("0")).await;
+    assert_eq!((code, is_refused, spent()), (422, true, 1), "{body}");
+    let respond = json!({ "model": "spender", "input": "hello" });
+    let (code, _, body) = send("/v1/responses", respond, Some("0")).await;
+    assert_eq!((code, body["status"].as_str(), spent()), (200, Some("failed"), 2), "{body}");
+    // A repetition joins the run, also when it has ended.
+    let (code, is_refused, body) = send(chat, request("spender", false), Some("1")).await;
+    assert_eq!((code, is_refused, spent()), (422, true, 2), "{body}");
+    let (_, _, first) = send(chat, request("clerk", false), None).await;
+    let (_, _, repeated) = send(chat, request("clerk", false), Some("2")).await;
+    assert!(first["id"].is_string() && repeated["id"] == first["id"], "{first} {repeated}");
+    let (_, _, other) = send(chat, request("clerk", false), Some("0")).await;
+    assert_ne!(other["id"], first["id"]);
+    // This server has not seen the request: the one before may have started the run.
+    let unknown = json!({ "model": "clerk", "messages": [{ "role": "user", "content": "what?" }] });
+    let (code, is_refused, body) = send(chat, unknown, Some("1")).await;
+    assert_eq!((code, is_refused, body["error"]["code"].as_str()), (409, true, Some("unknown_repetition")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_no_worker_takes_has_an_end_and_a_reason_for_its_client() {
+    // The build of this agent cannot drive any run.
+    let server = TestServer::start_agents([Agent::new("mute"), support::clerk()], |server| server).await;
+    let client = server.client();
+    let (code, body) = client.post("/v1/chat/completions", &request("mute", false)).await;
+    let message = body["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!((code, body["error"]["code"].as_str()), (422, Some("run_failed")), "{body}");
+    assert!(message.contains("has declined it") && message.contains("model"), "{message}");
+    let (code, response) =
+        client.post("/v1/responses", &json!({ "model": "mute", "input": "hello", "background": true })).await;
+    assert_eq!(code, 200, "{response}");
+    let run = response["id"].as_str().unwrap();
+    let deadline = tokio::time::Instant::now() + support::PATIENCE;
+    loop {
+        let (_, response) = client.get(&format!("/v1/responses/{run}")).await;
+        if response["status"] == "failed" {
+            assert!(response["error"]["message"].as_str().unwrap().contains("declined"), "{response}");
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{response}");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    // The API and the pages say why.
+    let (_, detail) = client.get(&format!("/v1/runs/{run}")).await;
+    assert_eq!(detail["queue"]["declined_by"].as_array().map(Vec::len), Some(1), "{detail}");
+    for page in [format!("/runs/{run}"), "/fleet".to_owned()] {
+        let (_, text) = client.get_text(&page).await;
+        assert!(text.contains("declined"), "{page}: {text}");
+    }
+}
+
+async fn ag_ui_events(client: &TestClient, agent: &str, body: &Value) -> Result<support::EventReader, u16> {
+    let post = client
+        .request("POST", &format!("/v1/ag-ui/{agent}"))
+        .header("content-type", "application/json")
+        .body(body.to_string().into())
+        .unwrap();
+    let response = client.send(post).await;
+    let code = response.status().as_u16();
+    if code == 200 { Ok(support::EventReader::new(response.into_body())) } else { Err(code) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_ag_ui_that_joins_a_run_gets_whole_messages() {
+    let model = PacedModel::new(&PARTS);
+    let agent = Agent::new("desk").model(model.clone());
+    let server = TestServer::start_agents([agent], |server| server).await;
+    let client = server.client();
+    let input = json!({ "threadId": "t", "runId": "r",
+        "messages": [{ "id": "m", "role": "user", "content": "hello" }] });
+    let mut first = ag_ui_events(&client, "desk", &input).await.unwrap();
+    model.allow(1);
+    while first.next().await.unwrap().json()["type"] != "TEXT_MESSAGE_CONTENT" {}
+    let mut joined = ag_ui_events(&client, "desk", &input).await.unwrap();
+    assert_eq!(joined.next().await.unwrap().json()["type"], "RUN_STARTED");
+    model.allow(PARTS.len());
+    let (mut text, mut messages) = (String::new(), 0);
+    while let Some(event) = joined.next().await {
+        let event = event.json();
+        match event["type"].as_str().unwrap() {
+            "TEXT_MESSAGE_START" => messages += 1,
+            "TEXT_MESSAGE_CONTENT" => text.push_str(event["delta"].as_str().unwrap()),
+            _ => {}
+        }
+    }
+    assert_eq!((text.as_str(), messages), (ANSWER, 1));
+}
+
+/// Returns the id of an interrupt whose displayed sheet is another one.
+fn with_other_sheet(id: &str) -> String {
+    let hex = id.strip_prefix("interrupt-").unwrap();
+    let digits = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap());
+    let mut target: Value = serde_json::from_slice(&digits.collect::<Vec<_>>()).unwrap();
+    target["displayed"] = json!("0".repeat(64));
+    let hex: String = target.to_string().bytes().map(|byte| format!("{byte:02x}")).collect();
+    format!("interrupt-{hex}")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_answers_of_ag_ui_are_posted_together_and_can_be_repeated() {
+    let script = ScriptedModel::new([
+        ScriptedResponse::call("a", "open_door", json!({})).and_call("b", "open_door", json!({})),
+        ScriptedResponse::text("Both are open."),
+    ]);
+    let open = Tool::dynamic(
+        "open_door",
+        "Opens a door.",
+        json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false }),
+        |_: ToolContext, _: Value| async { Ok::<_, ToolError>("open") },
+    )
+    .needs_approval();
+    let agent = Agent::new("porter").model(SharedModel::new(script)).tool(open);
+    let server = TestServer::start_agents([agent], |server| server).await;
+    let client = server.client();
+    let input = json!({ "threadId": "t", "runId": "r",
+        "messages": [{ "id": "m", "role": "user", "content": "open both" }] });
+    let mut events = ag_ui_events(&client, "porter", &input).await.unwrap();
+    let mut interrupts = Vec::new();
+    let mut run = String::new();
+    while let Some(event) = events.next().await {
+        let event = event.json();
+        if event["type"] == "RUN_FINISHED" {
+            let found = event["outcome"]["interrupts"].as_array().unwrap().iter();
+            interrupts = found.map(|one| one["id"].as_str().unwrap().to_owned()).collect();
+            run = event["metadata"]["windlass"]["run"].as_str().unwrap().to_owned();
+        }
+    }
+    assert_eq!(interrupts.len(), 2);
+    let answer =
+        |id: &str| json!({ "interruptId": id, "status": "resolved", "payload": { "approved": true } });
+    let resume = |answers: [Value; 2]| json!({ "threadId": "t", "runId": "s", "resume": answers });
+    // The second is refused, and the first has no effect.
+    let stale = resume([answer(&interrupts[0]), answer(&with_other_sheet(&interrupts[1]))]);
+    assert_eq!(ag_ui_events(&client, "porter", &stale).await.err(), Some(409));
+    let (_, detail) = client.get(&format!("/v1/runs/{run}")).await;
+    let pending = detail["pending"].as_array().unwrap();
+    assert!(pending.len() == 2 && pending.iter().all(|call| call["posted"].is_null()), "{detail}");
+    let whole = resume([answer(&interrupts[0]), answer(&interrupts[1])]);
+    for _ in 0..2 {
+        // The client repeats the answers, because the connection was lost, for example.
+        let mut events = ag_ui_events(&client, "porter", &whole).await.unwrap();
+        let mut last = Value::Null;
+        let mut results = 0;
+        while let Some(event) = events.next().await {
+            last = event.json();
+            results += usize::from(last["type"] == "TOOL_CALL_RESULT");
+        }
+        assert_eq!(
+            (last["type"].as_str(), &last["outcome"]["type"]),
+            (Some("RUN_FINISHED"), &json!("success"))
+        );
+        assert_eq!(results, 2);
+    }
+}

@@ -115,6 +115,13 @@ class ArgumentText(TypedDict):
     name: str
 
 
+class BuildRefusal(TypedDict):
+    """A build of an agent that has declined a run."""
+
+    build: str  # The build.
+    reason: str  # The reason: a tool that is gone, for example.
+
+
 class CallSheet(TypedDict):
     """A call as it is displayed for a decision. It leaves nothing out. Every text on it is escaped."""
 
@@ -415,6 +422,7 @@ class QueueState(TypedDict):
     """The state of a run in the queue."""
 
     attempt: int  # Number of attempts since the run last made progress.
+    declined_by: list[BuildRefusal]  # The builds that have declined the run: none of their workers takes it.
     reason: NotRequired[str | None]  # Reason of the last failure.
     state: Literal["ready", "waiting", "taken", "parked", "ended", "dead_letter"]  # `ready`, `waiting`, `taken`, `parked`, `ended` or `dead_letter`.
     worker: NotRequired[str | None]  # Worker that has the run.
@@ -425,6 +433,7 @@ class QueuedSummary(TypedDict):
 
     agent: str  # Agent of the run.
     attempt: int  # Number of attempts since the run last made progress.
+    declined_by: list[BuildRefusal]  # The builds that have declined the run: none of their workers takes it.
     reason: NotRequired[str | None]  # Reason of the last failure.
     run: str  # Id of the run.
     state: Literal["ready", "waiting", "taken", "parked", "ended", "dead_letter"]  # `ready`, `waiting`, `taken`, `parked`, `ended` or `dead_letter`.

@@ -113,6 +113,14 @@ export interface ArgumentText {
   name: string;
 }
 
+/** A build of an agent that has declined a run. */
+export interface BuildRefusal {
+  /** The build. */
+  build: string;
+  /** The reason: a tool that is gone, for example. */
+  reason: string;
+}
+
 /** A call as it is displayed for a decision. It leaves nothing out. Every text on it is escaped. */
 export interface CallSheet {
   /** The arguments, in full. */
@@ -457,6 +465,8 @@ export interface PostedView {
 export interface QueueState {
   /** Number of attempts since the run last made progress. */
   attempt: number;
+  /** The builds that have declined the run: none of their workers takes it. */
+  declined_by: Array<BuildRefusal>;
   /** Reason of the last failure. */
   reason?: string | null;
   /** `ready`, `waiting`, `taken`, `parked`, `ended` or `dead_letter`. */
@@ -471,6 +481,8 @@ export interface QueuedSummary {
   agent: string;
   /** Number of attempts since the run last made progress. */
   attempt: number;
+  /** The builds that have declined the run: none of their workers takes it. */
+  declined_by: Array<BuildRefusal>;
   /** Reason of the last failure. */
   reason?: string | null;
   /** Id of the run. */

@@ -14,7 +14,7 @@ use windlass::core::{
     decision::{Decision, DecisionScope, PendingCall},
     id::{AgentName, CallPath, RunId, Timestamp},
     item::OutputContent,
-    journal::DecisionRecorded,
+    journal::{DecisionRecorded, JournalEntry},
 };
 use windlass::run::PausedRun;
 use windlass::store::{
@@ -24,10 +24,13 @@ use windlass::store::{
 
 use super::extract::whole_number;
 use super::inbox::{InboxItem, inbox_item};
-use super::{ApiError, JsonBody, RequestPerson, UrlPath, find_viewable_run};
+use super::{ApiError, JsonBody, RequestPerson, UrlPath, find_viewable_run, run_blocking};
 use crate::access::{AccessRole, PersonIdentity};
 use crate::server::ServerState;
 use crate::store_watch::PendingEntry;
+
+/// Code of the refusal of a decision about a call that another decision was taken for.
+const ALREADY_TAKEN: &str = "already_taken";
 
 /// A decision about a call.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -148,15 +151,14 @@ struct CheckedDecision {
 }
 
 /// Posts a decision of a person. It is refused if the sheet has changed since it was displayed.
-pub(crate) async fn decide_call(
+async fn decide_call(
     state: &ServerState,
     person: &PersonIdentity,
     run: &str,
     body: DecisionBody,
 ) -> Result<PostedSummary, ApiError> {
-    let (call, signature) = (body.call.clone(), body.signature.clone());
-    let CheckedDecision { run: id, agent, path, decision, scope, review } =
-        check_decision(state, person, run, body).await?;
+    let signature = body.signature.clone();
+    let checked = check_decision(state, person, run, body).await?;
     if let Some(SignatureInput { key, value }) = &signature {
         let is_hex = |text: &str| text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
         if !ApproverKey::new(key.as_str()).is_well_formed() || value.len() != 128 || !is_hex(value) {
@@ -166,6 +168,73 @@ pub(crate) async fn decide_call(
             return Err(no_approvers());
         }
     }
+    post_checked(state, person, checked, signature).await
+}
+
+/// Posts decisions of a person about calls of one run. All of them are checked before the first is posted, so that one
+/// that is refused leaves no part of them behind. Decisions that the person has made and that were taken are not posted
+/// again.
+///
+/// Returns the sequence number of the first record of a decision that was taken.
+pub(crate) async fn decide_calls(
+    state: &ServerState,
+    person: &PersonIdentity,
+    run: &str,
+    bodies: Vec<DecisionBody>,
+) -> Result<Option<u64>, ApiError> {
+    let (mut checked, mut first_taken) = (Vec::new(), None::<u64>);
+    for body in bodies {
+        let (path, decision) = (CallPath::from(body.call.as_str()), body.decision.clone().into_decision());
+        match check_decision(state, person, run, body).await {
+            Ok(decision) => checked.push(decision),
+            Err(error) if error.code == ALREADY_TAKEN => {
+                let taken = find_taken(state, person, run, &path, &decision).await?.ok_or(error)?;
+                first_taken = Some(first_taken.map_or(taken, |first| first.min(taken)));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    for decision in checked {
+        post_checked(state, person, decision, None).await?;
+    }
+    Ok(first_taken)
+}
+
+/// Returns the sequence number of the last decision about a call, if a person has made this one.
+async fn find_taken(
+    state: &ServerState,
+    person: &PersonIdentity,
+    run: &str,
+    path: &CallPath,
+    decision: &Decision,
+) -> Result<Option<u64>, ApiError> {
+    let (id, _) = find_viewable_run(state, person, run, AccessRole::Approve).await?;
+    let paused = load_paused(&*state.queue, &id).await?;
+    let (path, decision, name) = (path.clone(), decision.clone(), person.name.clone());
+    run_blocking(move || {
+        let last = paused.record().read_journal()?.iter().rev().find_map(|record| match &record.entry {
+            JournalEntry::DecisionRecorded(made)
+                if made.call == *path.call() && record.path == path.parent_calls() =>
+            {
+                Some((record.seq, made))
+            }
+            _ => None,
+        });
+        let same =
+            last.filter(|(_, made)| made.decision == decision && made.decided_by.as_ref() == Some(&name));
+        Ok(same.map(|(seq, _)| seq))
+    })
+    .await
+}
+
+async fn post_checked(
+    state: &ServerState,
+    person: &PersonIdentity,
+    checked: CheckedDecision,
+    signature: Option<SignatureInput>,
+) -> Result<PostedSummary, ApiError> {
+    let CheckedDecision { run: id, agent, path, decision, scope, review } = checked;
+    let (run, call) = (id.as_str(), path.to_string());
     let posted = match signature {
         None => post_reviewed_decision(&*state.queue, &id, path, decision, scope, review).await,
         Some(SignatureInput { key, value }) => {
@@ -347,7 +416,7 @@ fn find_call(paused: &PausedRun, path: &CallPath) -> Result<PendingCall, ApiErro
         return Ok(pending);
     }
     match paused.taken_decision(path) {
-        Some(taken) => Err(ApiError::conflict("already_taken", taken.to_string())),
+        Some(taken) => Err(ApiError::conflict(ALREADY_TAKEN, taken.to_string())),
         None => {
             Err(ApiError::new(StatusCode::NOT_FOUND, "call_not_pending", "no such call waits for a person"))
         }

@@ -1,7 +1,7 @@
 //! The errors of the API: a status, a code for programs and a message for people.
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -16,7 +16,12 @@ pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) code: &'static str,
     pub(crate) message: String,
+    /// True if the request must not be repeated by itself: its run may have started.
+    forbids_retry: bool,
 }
+
+/// Header that keeps the official clients of OpenAI from repeating a request.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// The body of an error.
 #[derive(Serialize, JsonSchema)]
@@ -40,7 +45,14 @@ pub(crate) struct ErrorCode(pub(crate) &'static str);
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into() }
+        Self { status, code, message: message.into(), forbids_retry: false }
+    }
+
+    /// Tells clients not to repeat the request by themselves.
+    #[must_use]
+    pub(crate) fn without_retry(mut self) -> Self {
+        self.forbids_retry = true;
+        self
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
@@ -78,6 +90,9 @@ impl IntoResponse for ApiError {
             response
                 .headers_mut()
                 .insert(axum::http::header::RETRY_AFTER, axum::http::HeaderValue::from_static("1"));
+        }
+        if self.forbids_retry {
+            response.headers_mut().insert(SHOULD_RETRY, axum::http::HeaderValue::from_static("false"));
         }
         response
     }

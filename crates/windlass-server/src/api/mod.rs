@@ -29,7 +29,7 @@ use tokio::sync::Semaphore;
 use crate::access::AccessRole::{Administer, Approve, Run, View};
 use crate::server::ServerState;
 
-pub(crate) use self::decisions::{DecisionBody, DecisionInput, ReviewBody, decide_call, sheet_of};
+pub(crate) use self::decisions::{DecisionBody, DecisionInput, ReviewBody, decide_calls, sheet_of};
 pub(crate) use self::error::{ApiError, ErrorCode};
 pub(crate) use self::events::{PersonStreams, StreamPermit, stream_response};
 pub(crate) use self::extract::{BodyTimeout, JsonBody, RequestPerson, TextBody, UrlPath, UrlQuery};

@@ -66,6 +66,29 @@ pub(crate) struct QueueState {
     pub(crate) attempt: u32,
     /// Reason of the last failure.
     pub(crate) reason: Option<String>,
+    /// The builds that have declined the run: none of their workers takes it.
+    pub(crate) declined_by: Vec<BuildRefusal>,
+}
+
+/// A build of an agent that has declined a run.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct BuildRefusal {
+    /// The build.
+    pub(crate) build: String,
+    /// The reason: a tool that is gone, for example.
+    pub(crate) reason: String,
+}
+
+impl QueueState {
+    /// Returns the reasons for which the run does not move: those of its last failure and of the builds that declined
+    /// it.
+    pub(crate) fn reasons(&self) -> impl Iterator<Item = String> {
+        let declined = self.declined_by.iter().map(|refusal| {
+            let build = refusal.build.get(..12).unwrap_or(&refusal.build);
+            format!("declined by build {build}: {}", refusal.reason)
+        });
+        self.reason.clone().into_iter().chain(declined)
+    }
 }
 
 impl From<&QueuedRun> for QueueState {
@@ -78,7 +101,16 @@ impl From<&QueuedRun> for QueueState {
             QueuedState::Ended => ("ended", None),
             QueuedState::DeadLetter => ("dead_letter", None),
         };
-        Self { state: state.to_owned(), worker, attempt: queued.attempt, reason: queued.reason.clone() }
+        let declined = queued.declined_by.iter();
+        Self {
+            state: state.to_owned(),
+            worker,
+            attempt: queued.attempt,
+            reason: queued.reason.clone(),
+            declined_by: declined
+                .map(|(build, reason)| BuildRefusal { build: build.clone(), reason: reason.clone() })
+                .collect(),
+        }
     }
 }
 

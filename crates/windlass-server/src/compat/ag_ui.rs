@@ -22,7 +22,7 @@ use super::read_message;
 use crate::access::{AccessRole, PersonIdentity};
 use crate::api::{
     ApiError, DecisionBody, DecisionInput, InboxItem, JsonBody, RequestPerson, ReviewBody, StreamPermit,
-    UrlPath, decide_call, find_viewable_run, sheet_of, start_submission, stream_response,
+    UrlPath, decide_calls, find_viewable_run, sheet_of, start_submission, stream_response,
 };
 use crate::server::ServerState;
 use crate::spending::date_of_day;
@@ -163,14 +163,17 @@ async fn start_run(
     }
     let parts = ["windlass ag-ui", &person.name, &input.thread_id, &input.run_id];
     let run = RunId::new(format!("agui-{}", Digest::of_parts(&parts)));
-    let reader = TextReader::new(state, &run).await;
+    let mut reader = TextReader::new(state, &run).await;
     let submission = RunSubmission::new(run.clone(), agent, items).tenant(person.name.clone());
-    start_submission(state, person, &submission).await?;
+    if start_submission(state, person, &submission).await? {
+        reader.note_missed_deltas();
+    }
     Ok((run, EventSource::Run(Box::new(reader))))
 }
 
-/// Posts the answers to interrupts, which are of one run, and reads the run from there. If one of them edits arguments that
-/// nobody has seen displayed, nothing is posted, and all calls are displayed again, with those arguments.
+/// Posts the answers to interrupts, which are of one run, and reads the run from there. If one of them is refused,
+/// nothing is posted. If one of them edits arguments that nobody has seen displayed, nothing is posted either, and all
+/// calls are displayed again, with those arguments.
 async fn answer_interrupts(
     state: &Arc<ServerState>,
     person: &PersonIdentity,
@@ -207,11 +210,15 @@ async fn answer_interrupts(
         return Ok((id, EventSource::Review(interrupts)));
     }
     let records = load_paused(&*state.queue, &id).await?.record().record_count();
-    let reader = TextReader::from_record(state, &id, records).await;
-    for (target, decision) in answers {
+    let mut reader = TextReader::from_record(state, &id, records).await;
+    let bodies = answers.into_iter().map(|(target, decision)| {
         let InterruptTarget { call, attempt, displayed, .. } = target;
-        let body = DecisionBody { call, attempt, displayed, decision, for_run: false, signature: None };
-        decide_call(state, person, &run, body).await?;
+        DecisionBody { call, attempt, displayed, decision, for_run: false, signature: None }
+    });
+    if let Some(taken) = decide_calls(state, person, &run, bodies.collect()).await? {
+        // The client repeats answers that were taken, and may have missed all that followed.
+        reader = TextReader::from_record(state, &id, taken).await;
+        reader.note_missed_deltas();
     }
     Ok((id, EventSource::Run(Box::new(reader))))
 }
@@ -376,7 +383,7 @@ impl AgUiWriter {
         self.is_done = true;
         let mut events = self.close_message();
         let usage = json!([{ "inputTokens": end.input_tokens, "outputTokens": end.output_tokens,
-            "totalTokens": end.input_tokens + end.output_tokens }]);
+            "totalTokens": end.total_tokens() }]);
         let mut data = match &end.error {
             None => json!({ "type": "RUN_FINISHED", "outcome": { "type": "success" } }),
             Some(_) if end.is_cancelled => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use windlass::fleet::RunSubmission;
 
 use super::live_text::{RunEndPiece, TextPiece, TextReader};
-use super::{read_message, request_run_id};
+use super::{RequestContent, read_message, request_run_id};
 use crate::api::{ApiError, JsonBody, RequestPerson, StreamPermit, start_submission, stream_response};
 use crate::server::{ServerState, wall_clock_now};
 
@@ -51,7 +51,9 @@ pub(super) async fn complete(
 ) -> Result<Response, ApiError> {
     let messages = request.messages.iter().map(|one| read_message(one.role.as_deref(), &one.content));
     let input = messages.collect::<Result<Vec<_>, _>>()?;
-    let run = request_run_id("chatcmpl-", &person.name, &headers)?;
+    let content =
+        RequestContent { prefix: "chatcmpl-", agent: &request.model, input: &input, previous: None };
+    let run = request_run_id(&state, &person.name, &headers, &content)?;
     let permit = StreamPermit::acquire(&state, &person)?;
     let mut reader = TextReader::new(&state, &run).await;
     let submission =
@@ -62,6 +64,11 @@ pub(super) async fn complete(
     let created = wall_clock_now().0 / 1000;
     if !request.stream {
         let (messages, end) = read_to_end(&mut reader).await?;
+        if let Some(error) = end.error {
+            // The run would fail again, or repeat what it has done.
+            let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "run_failed", error);
+            return Err(error.without_retry());
+        }
         return Ok(Json(json!({
             "id": run, "object": "chat.completion", "created": created, "model": request.model,
             "choices": [{ "index": 0, "finish_reason": finish_reason(&end), "logprobs": null,
@@ -81,27 +88,22 @@ pub(super) async fn complete(
 }
 
 /// Reads a run to its end: its messages, and its end.
+///
+/// # Errors
+///
+/// Returns an error if the run is lost from view. It goes on, so that the client must not repeat the request.
 pub(super) async fn read_to_end(reader: &mut TextReader) -> Result<(Vec<String>, RunEndPiece), ApiError> {
     let mut messages = Vec::new();
-    while let Some(piece) = reader.next().await? {
+    while let Some(piece) = reader.next().await.map_err(ApiError::without_retry)? {
         match piece {
             TextPiece::Delta(_) | TextPiece::Record(_) => {}
             TextPiece::MessageEnd(text) => messages.push(text),
-            TextPiece::End(end) => {
-                return match end.error {
-                    Some(error) => {
-                        Err(ApiError::new(axum::http::StatusCode::BAD_GATEWAY, "run_failed", error))
-                    }
-                    None => Ok((messages, end)),
-                };
-            }
+            TextPiece::End(end) => return Ok((messages, end)),
         }
     }
-    Err(ApiError::new(
-        axum::http::StatusCode::SERVICE_UNAVAILABLE,
-        "store_unavailable",
-        "the run was lost from view",
-    ))
+    let lost =
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", "the run was lost from view");
+    Err(lost.without_retry())
 }
 
 fn finish_reason(end: &RunEndPiece) -> &'static str {
@@ -110,7 +112,7 @@ fn finish_reason(end: &RunEndPiece) -> &'static str {
 
 fn usage(end: &RunEndPiece) -> Value {
     json!({ "prompt_tokens": end.input_tokens, "completion_tokens": end.output_tokens,
-        "total_tokens": end.input_tokens + end.output_tokens })
+        "total_tokens": end.total_tokens() })
 }
 
 /// The stage of a stream of chunks.

@@ -19,7 +19,9 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 use windlass::core::id::RunId;
 use windlass::event::{RunEvent, RunEventKind};
+use windlass::fleet::RunQueue;
 use windlass::store::{DeltaContent, DeltaFeed, DeltaOrigin, LiveDelta, Store};
+use windlass_text::SafeText;
 
 use crate::api::ApiError;
 use crate::lock_unpoisoned;
@@ -31,6 +33,9 @@ const MAX_DELTAS: usize = 1024;
 
 /// Time between two looks at the deltas of other workers.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Time between two looks at the place of the run in the queue, while it has no new records.
+const QUEUE_LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Text between a part of a message and the whole message, if the part was written by a request that was repeated.
 const RESTART_BREAK: &str = "\n\n";
@@ -102,6 +107,13 @@ pub(super) struct RunEndPiece {
     pub(super) output_tokens: u64,
 }
 
+impl RunEndPiece {
+    /// Returns input plus output tokens.
+    pub(super) fn total_tokens(&self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+}
+
 /// Reads the text of a run from its start.
 pub(super) struct TextReader {
     live: broadcast::Receiver<LiveEvent>,
@@ -123,6 +135,9 @@ pub(super) struct TextReader {
     elsewhere: DeltasElsewhere,
     /// Sequence number of the next record.
     next_record: u64,
+    queue_looks: tokio::time::Interval,
+    /// The server and the run, to see whether a worker takes the run.
+    queued_in: Option<(Arc<ServerState>, RunId)>,
 }
 
 /// The deltas of other workers.
@@ -171,6 +186,7 @@ impl TextReader {
             feed.register().await;
         }
         reader.elsewhere.feed = feed;
+        reader.queued_in = Some((state.clone(), run.clone()));
         reader.next_record = from;
         reader
     }
@@ -179,6 +195,9 @@ impl TextReader {
         live: broadcast::Receiver<LiveEvent>,
         records: Pin<Box<dyn Stream<Item = Result<FeedRecord, windlass::error::StoreError>> + Send>>,
     ) -> Self {
+        let first_look = tokio::time::Instant::now() + QUEUE_LOOK_INTERVAL;
+        let mut queue_looks = tokio::time::interval_at(first_look, QUEUE_LOOK_INTERVAL);
+        queue_looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         Self {
             live,
             records,
@@ -193,6 +212,8 @@ impl TextReader {
             output_tokens: 0,
             elsewhere: DeltasElsewhere::new(None),
             next_record: 0,
+            queue_looks,
+            queued_in: None,
         }
     }
 
@@ -220,7 +241,31 @@ impl TextReader {
                     None => return Ok(None),
                 },
                 deltas = self.elsewhere.read() => self.read_deltas_elsewhere(deltas),
+                _ = self.queue_looks.tick() => self.look_at_queue().await?,
             }
+        }
+    }
+
+    /// Ends the pieces if no worker takes the run: no record would ever say so.
+    async fn look_at_queue(&mut self) -> Result<(), ApiError> {
+        let Some((state, run)) = &self.queued_in else { return Ok(()) };
+        let queued = state.queue.load_queued_run(run).await?;
+        if let Some(obstacle) = queued.and_then(|queued| state.catalogue.find_obstacle(&queued)) {
+            let error = SafeText::from_words(&obstacle).to_string();
+            let end = RunEndPiece { error: Some(error), ..self.end_piece() };
+            self.pieces.push_back(TextPiece::End(end));
+        }
+        Ok(())
+    }
+
+    /// Returns the end of a run that has finished.
+    fn end_piece(&self) -> RunEndPiece {
+        RunEndPiece {
+            error: None,
+            is_cancelled: false,
+            is_cut_off: self.is_cut_off,
+            input_tokens: self.input_tokens,
+            output_tokens: self.output_tokens,
         }
     }
 
@@ -319,21 +364,16 @@ impl TextReader {
             return;
         };
         let is_cancelled = record.get("run_cancelled").is_some();
-        let (input_tokens, output_tokens) = (self.input_tokens, self.output_tokens);
-        self.pieces.push_back(TextPiece::End(RunEndPiece {
-            error,
-            is_cancelled,
-            is_cut_off: self.is_cut_off,
-            input_tokens,
-            output_tokens,
-        }));
+        let end = RunEndPiece { error, is_cancelled, ..self.end_piece() };
+        self.pieces.push_back(TextPiece::End(end));
     }
 
     fn count_usage(&mut self, record: &Value) {
         for kind in ["model_responded", "response_rejected", "model_request_failed"] {
             if let Some(usage) = record.get(kind).and_then(|entry| entry.get("usage")) {
-                self.input_tokens += usage["input_tokens"].as_u64().unwrap_or(0);
-                self.output_tokens += usage["output_tokens"].as_u64().unwrap_or(0);
+                let count = |kind: &str| usage[kind].as_u64().unwrap_or(0);
+                self.input_tokens = self.input_tokens.saturating_add(count("input_tokens"));
+                self.output_tokens = self.output_tokens.saturating_add(count("output_tokens"));
             }
         }
     }

@@ -73,3 +73,15 @@ async fn a_final_message_that_was_not_streamed_follows_only_if_the_run_finishes(
     let finished = read_all(Vec::new(), vec![response(3, "fine"), end(4, "run_finished")], false).await;
     assert_eq!(text_of(&finished), "fine|.");
 }
+
+#[tokio::test]
+async fn tokens_that_a_provider_invents_saturate() {
+    let many = |seq| {
+        let usage = json!({ "input_tokens": u64::MAX, "output_tokens": 7 });
+        let entry = json!({ "model_responded": { "items": [], "calls": [], "usage": usage } });
+        FeedRecord { seq, json: entry.to_string() }
+    };
+    let pieces = read_all(Vec::new(), vec![many(0), many(1), end(2, "run_finished")], false).await;
+    let Some(TextPiece::End(end)) = pieces.last() else { panic!("{pieces:?}") };
+    assert_eq!((end.input_tokens, end.output_tokens, end.total_tokens()), (u64::MAX, 14, u64::MAX));
+}

@@ -8,14 +8,17 @@ mod chat;
 #[cfg(test)]
 mod fuzz_tests;
 mod live_text;
+mod recent_requests;
 mod responses;
 
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use windlass::core::canonical::Digest;
 use windlass::core::id::RunId;
 use windlass::core::item::{Item, Message, Role};
 
@@ -24,6 +27,7 @@ use crate::api::{ApiError, RequestPerson};
 use crate::server::ServerState;
 
 pub(crate) use self::live_text::LiveText;
+pub(crate) use self::recent_requests::RecentRequests;
 
 /// Makes the router of the protocols.
 pub(crate) fn compat_router() -> Router<Arc<ServerState>> {
@@ -72,21 +76,62 @@ fn read_message(role: Option<&str>, content: &Value) -> Result<Arc<Item>, ApiErr
     Ok(Arc::new(Item::Message(Message::new(role, text))))
 }
 
-/// Returns the id of a run for a request: from its idempotency key, or a new one.
+/// Header in which the official clients of OpenAI count the repetitions of a request.
+const RETRY_COUNT: &str = "x-stainless-retry-count";
+
+/// The parts of a request that make its run.
+struct RequestContent<'a> {
+    /// Prefix of the ids of the protocol.
+    prefix: &'a str,
+    agent: &'a str,
+    input: &'a [Arc<Item>],
+    /// The response that the run continues.
+    previous: Option<&'a str>,
+}
+
+/// Returns the id of a run for a request: from its idempotency key, of the request that it repeats, or a new one.
 ///
 /// # Errors
 ///
-/// An empty or repeated key is refused: a client that sends one relies on it.
-fn request_run_id(prefix: &str, person: &str, headers: &axum::http::HeaderMap) -> Result<RunId, ApiError> {
+/// An empty or repeated key is refused: a client that sends one relies on it. A repetition of a request that this
+/// server does not know is refused too: the run of that request may be under way.
+fn request_run_id(
+    state: &ServerState,
+    person: &str,
+    headers: &HeaderMap,
+    content: &RequestContent<'_>,
+) -> Result<RunId, ApiError> {
+    let RequestContent { prefix, agent, input, previous } = content;
     let mut keys = headers.get_all("idempotency-key").iter();
     let Some(key) = keys.next() else {
-        return Ok(RunId::new(format!("{prefix}{}", uuid::Uuid::now_v7().simple())));
+        let input = serde_json::to_string(input).unwrap_or_default();
+        let parts =
+            ["windlass repeated request", prefix, person, agent, &input, previous.unwrap_or_default()];
+        let digest = Digest::of_parts(&parts);
+        if headers.get(RETRY_COUNT).is_some_and(|count| count.as_bytes() != b"0") {
+            return state
+                .recent_requests
+                .find_run(&digest)
+                .ok_or_else(|| unknown_repetition().without_retry());
+        }
+        let run = RunId::new(format!("{prefix}{}", uuid::Uuid::now_v7().simple()));
+        // Noted before the run is submitted, so that no repetition overtakes it.
+        state.recent_requests.note_run(digest, run.clone());
+        return Ok(run);
     };
     if key.is_empty() || keys.next().is_some() {
         return Err(ApiError::invalid("`Idempotency-Key` is one key, and not empty"));
     }
     // The bytes of a key need not be ASCII. Different bytes have different escapes.
     let key = key.as_bytes().escape_ascii().to_string();
-    let digest = windlass::core::canonical::Digest::of_parts(&["windlass request", person, &key]);
+    let digest = Digest::of_parts(&["windlass request", person, &key]);
     Ok(RunId::new(format!("{prefix}{digest}")))
+}
+
+fn unknown_repetition() -> ApiError {
+    ApiError::conflict(
+        "unknown_repetition",
+        "the client repeats a request that this server does not know, and its run may be under way: look for the run, and \
+         send an `Idempotency-Key` with requests that may be repeated",
+    )
 }

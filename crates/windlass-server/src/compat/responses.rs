@@ -14,13 +14,14 @@ use windlass::core::id::SessionId;
 use windlass::core::item::Item;
 use windlass::core::run::{RunEnd, RunItem, RunItemKind};
 use windlass::error::StoreErrorKind;
-use windlass::fleet::{QueuedRun, QueuedState, RunQueue, RunSubmission};
+use windlass::fleet::{RunQueue, RunSubmission};
 use windlass::model::FinishReason;
 use windlass::store::{OpenRunError, load_paused};
+use windlass_text::SafeText;
 
 use super::chat::read_to_end;
 use super::live_text::{RunEndPiece, TextPiece, TextReader};
-use super::{read_message, request_run_id};
+use super::{RequestContent, read_message, request_run_id};
 use crate::access::AccessRole;
 use crate::api::{
     ApiError, JsonBody, RequestPerson, StreamPermit, UrlPath, find_viewable_run, run_blocking,
@@ -54,7 +55,13 @@ pub(super) async fn create(
             .collect::<Result<Vec<_>, _>>()?,
         _ => return Err(ApiError::invalid("`input` is a text or a list of messages")),
     };
-    let run = request_run_id("resp_", &person.name, &headers)?;
+    let content = RequestContent {
+        prefix: "resp_",
+        agent: &request.model,
+        input: &input,
+        previous: request.previous_response_id.as_deref(),
+    };
+    let run = request_run_id(&state, &person.name, &headers, &content)?;
     // The responses of a conversation share a session, which has the id of the first of them.
     let session = match &request.previous_response_id {
         None => SessionId::from(run.as_str()),
@@ -84,8 +91,7 @@ pub(super) async fn create(
     }
     if !request.stream {
         let (messages, end) = read_to_end(&mut reader).await?;
-        let status = if end.is_cut_off { "incomplete" } else { "completed" };
-        return Ok(Json(head.response(status, &messages, Some(&end))).into_response());
+        return Ok(Json(head.response(status_of(&end), &messages, Some(&end))).into_response());
     }
     let writer = ResponseWriter { head, sequence: 0, messages: Vec::new(), is_open: false, is_done: false };
     let events = stream::unfold((reader, writer, true), |(mut reader, mut writer, is_first)| async move {
@@ -102,10 +108,14 @@ pub(super) async fn retrieve(
 ) -> Result<Json<Value>, ApiError> {
     let (id, agent) = find_viewable_run(&state, &person, &response, AccessRole::View).await?;
     let head = ResponseHead { id: response, created: 0, model: agent.as_str().to_owned(), previous: None };
+    // Read before the journal: a run that has ended since has no obstacle.
+    let queued = state.queue.load_queued_run(&id).await?;
+    let obstacle = queued.and_then(|queued| state.catalogue.find_obstacle(&queued));
+    let obstacle = obstacle.map(|obstacle| SafeText::from_words(&obstacle).to_string());
     let paused = match load_paused(&*state.queue, &id).await {
         Ok(paused) => paused,
         Err(OpenRunError::Store(error)) if error.kind() == StoreErrorKind::RunNotFound => {
-            return Ok(Json(head.queued_response(state.queue.load_queued_run(&id).await?.as_ref())));
+            return Ok(Json(head.queued_response(obstacle)));
         }
         Err(error) => return Err(error.into()),
     };
@@ -121,7 +131,8 @@ pub(super) async fn retrieve(
     let usage = record.usage();
     let error = match record.state().outcome() {
         Some(RunEnd::Failed(failure)) => Some(failure.to_string()),
-        _ => None,
+        Some(RunEnd::Finished(_) | RunEnd::Cancelled) => None,
+        None => obstacle,
     };
     let end = RunEndPiece {
         error,
@@ -141,9 +152,20 @@ pub(super) async fn retrieve(
         Some(RunEnd::Finished(_)) => "completed",
         Some(RunEnd::Failed(_)) => "failed",
         Some(RunEnd::Cancelled) => "cancelled",
+        None if end.error.is_some() => "failed",
         None => "in_progress",
     };
     Ok(Json(head.response(status, &messages, Some(&end))))
+}
+
+/// Returns the status of a response whose run has ended.
+fn status_of(end: &RunEndPiece) -> &'static str {
+    match (&end.error, end.is_cut_off) {
+        (Some(_), _) if end.is_cancelled => "cancelled",
+        (Some(_), _) => "failed",
+        (None, true) => "incomplete",
+        (None, false) => "completed",
+    }
 }
 
 /// The messages of a run that a client may see.
@@ -186,11 +208,10 @@ struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Returns the response of a run that has not started: a dead letter has failed.
-    fn queued_response(&self, queued: Option<&QueuedRun>) -> Value {
-        let dead = queued.filter(|queued| queued.state == QueuedState::DeadLetter);
-        let Some(dead) = dead else { return self.response("queued", &[], None) };
-        let error = Some(dead.reason.clone().unwrap_or_else(|| "the run is a dead letter".to_owned()));
+    /// Returns the response of a run that has not started: one that no worker takes has failed.
+    fn queued_response(&self, obstacle: Option<String>) -> Value {
+        let Some(obstacle) = obstacle else { return self.response("queued", &[], None) };
+        let error = Some(obstacle);
         self.response(
             "failed",
             &[],
@@ -210,7 +231,7 @@ impl ResponseHead {
         let usage = end.map(|end| {
             json!({ "input_tokens": end.input_tokens, "input_tokens_details": { "cached_tokens": 0 },
                 "output_tokens": end.output_tokens, "output_tokens_details": { "reasoning_tokens": 0 },
-                "total_tokens": end.input_tokens + end.output_tokens })
+                "total_tokens": end.total_tokens() })
         });
         let error = end.and_then(|end| end.error.as_ref());
         let error = error.map(|message| json!({ "code": "server_error", "message": message }));
@@ -309,10 +330,10 @@ impl ResponseWriter {
             Ok(Some(TextPiece::Record(_))) => {}
             Ok(Some(TextPiece::End(end))) => {
                 self.is_done = true;
-                let status = match (&end.error, end.is_cut_off) {
-                    (Some(_), _) => "failed",
-                    (None, true) => "incomplete",
-                    (None, false) => "completed",
+                // A stream has no event for a cancelled response.
+                let status = match status_of(&end) {
+                    "cancelled" => "failed",
+                    status => status,
                 };
                 let response = self.head.response(status, &self.messages, Some(&end));
                 events.push(self.event(&format!("response.{status}"), json!({ "response": response })));

@@ -85,7 +85,10 @@ pub(super) fn runs(
     }
 }
 
-/// Renders the workers and the queue.
+/// Number of runs of the queue on a page.
+pub(super) const PAGE_QUEUED: u32 = 200;
+
+/// Renders the workers and a page of the queue.
 pub(super) fn fleet(fleet: &FleetSummary, agents: &AgentCatalogue, person: &PersonIdentity) -> Markup {
     html! {
         div.head { h1 { "Fleet" } }
@@ -106,7 +109,9 @@ pub(super) fn fleet(fleet: &FleetSummary, agents: &AgentCatalogue, person: &Pers
         }
         section.panel {
             h2 { "Queue" }
-            @if fleet.queue.is_empty() { p.dim { "Nothing is queued." } } @else {
+            @if fleet.queue.is_empty() {
+                p.dim { @if fleet.next.is_some() { "There is nothing that you may view on this page." } @else { "Nothing is queued." } }
+            } @else {
                 div.wide tabindex="0" role="region" aria-label="Queue" { table.list {
                     thead { tr { th scope="col" { "state" } th scope="col" { "run" } th scope="col" { "agent" } th.num scope="col" { "attempts" } th scope="col" { "reason" } } }
                     tbody { @for queued in &fleet.queue {
@@ -115,11 +120,14 @@ pub(super) fn fleet(fleet: &FleetSummary, agents: &AgentCatalogue, person: &Pers
                             td { a.mono href={ "/runs/" (query_text(&queued.run)) } { (line(&queued.run)) } }
                             td { (line(&queued.agent)) }
                             td.num { (queued.queue.attempt) }
-                            td { (line(queued.queue.reason.as_deref().unwrap_or("")))
+                            td { (line(&queued.queue.reasons().collect::<Vec<_>>().join("; ")))
                                 @if queued.queue.state == "dead_letter" { " " button data-act="revive" data-run=(queued.run) { "Revive" } } }
                         }
                     } }
                 } }
+            }
+            @if let Some(next) = &fleet.next {
+                nav.pager aria-label="Pages" { a rel="next" href={ "/fleet?after=" (query_text(next)) } { "More of the queue" } }
             }
         }
     }

@@ -102,7 +102,8 @@ impl LiveSession {
             Some("budget_spent") if entry["agent"].is_string() => {
                 let count = |name: &str| entry["usage"][name].as_u64().unwrap_or(0);
                 self.requests += 1;
-                self.tokens = self.tokens.saturating_add(count("input_tokens") + count("output_tokens"));
+                let tokens = count("input_tokens").saturating_add(count("output_tokens"));
+                self.tokens = self.tokens.saturating_add(tokens);
             }
             Some("closed") => self.is_closed = true,
             _ => {}

@@ -28,6 +28,7 @@ use windlass::artefact::fetch_media;
 use windlass::core::id::{AgentName, RunId};
 use windlass::core::inspect::diff_runs;
 use windlass::core::journal::{JournalRecord, read_text_media};
+use windlass::fleet::RunQueue;
 use windlass::run::PausedRun;
 use windlass::store::{Store, load_paused};
 use windlass_text::SafeText;
@@ -194,7 +195,9 @@ async fn show_run(
             if error.status != StatusCode::NOT_FOUND {
                 return Err(error.into());
             }
-            let content = maud::html! { div.head { h1 { "Run " span.mono { (markup::line(&run)) } } span.status.waiting { "queued" } } p data-live="queued" data-run=(run) { "No worker has taken it yet." } };
+            let queued = state.queue.load_queued_run(&id).await.map_err(ApiError::from)?;
+            let obstacle = queued.and_then(|queued| state.catalogue.find_obstacle(&queued));
+            let content = run::queued_run(&run, obstacle.as_deref());
             return framed(&state, &person, &run, "/runs", &content).await;
         }
     };
@@ -202,6 +205,8 @@ async fn show_run(
     let is_now = asked.at.is_none_or(|at| at.saturating_add(1) >= count);
     let pending = if is_now { state.pending_items(&id).await? } else { Vec::new() };
     let driver = state.queue.load_lease(&id).await.map_err(ApiError::from)?.map(|lease| lease.owner);
+    let queued = state.queue.load_queued_run(&id).await.map_err(ApiError::from)?;
+    let obstacle = queued.and_then(|queued| state.catalogue.find_obstacle(&queued));
     let (shown, name) = (run.clone(), person.name.clone());
     // A long journal is read, replayed and rendered without holding up other requests.
     let content = run_blocking(move || {
@@ -216,6 +221,7 @@ async fn show_run(
             person: &name,
             is_stored: true,
             driver,
+            obstacle,
         };
         Ok(run_page(&view))
     })
@@ -275,11 +281,19 @@ async fn show_costs(
     framed(&state, &person, "Costs", "/costs", &costs::costs(&report, days, &state.prices)).await
 }
 
+#[derive(Deserialize)]
+struct FleetPageQuery {
+    /// Run after which the page of the queue begins.
+    after: Option<String>,
+}
+
 async fn show_fleet(
     State(state): State<Arc<ServerState>>,
     RequestPerson(person): RequestPerson,
+    UrlQuery(asked): UrlQuery<FleetPageQuery>,
 ) -> Result<Html<String>, PageError> {
-    let fleet = state.fleet_page(&person, None, 200).await?;
+    let after = asked.after.as_deref().map(RunId::from);
+    let fleet = state.fleet_page(&person, after, lists::PAGE_QUEUED).await?;
     framed(&state, &person, "Fleet", "/fleet", &lists::fleet(&fleet, &state.catalogue, &person)).await
 }
 
@@ -360,6 +374,7 @@ async fn show_upload(
             person: &name,
             is_stored: false,
             driver: None,
+            obstacle: None,
         };
         Ok(run_page(&view))
     })

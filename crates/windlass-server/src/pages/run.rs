@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use windlass::core::{
     inspect::{run_at, step_lines},
     item::Item,
-    journal::{GuardrailOutcome, GuardrailStage, JournalRecord},
+    journal::{GuardrailOutcome, GuardrailStage, JournalEntry, JournalRecord},
     run::Run,
 };
 use windlass_text::format_utc_time;
@@ -39,6 +39,34 @@ pub(super) struct RunView<'a> {
     pub(super) person: &'a str,
     pub(super) is_stored: bool,
     pub(super) driver: Option<String>,
+    /// The reason for which no worker takes the run, if there is one.
+    pub(super) obstacle: Option<String>,
+}
+
+impl RunView<'_> {
+    /// Returns true if the run has not ended.
+    fn is_open(&self) -> bool {
+        !self.records.iter().rev().any(|record| {
+            let end = &record.entry;
+            record.path.is_empty()
+                && matches!(
+                    end,
+                    JournalEntry::RunFinished(_) | JournalEntry::RunFailed(_) | JournalEntry::RunCancelled(_)
+                )
+        })
+    }
+}
+
+/// Renders a run that has no record yet.
+pub(super) fn queued_run(id: &str, obstacle: Option<&str>) -> Markup {
+    html! {
+        div.head { h1 { "Run " span.mono { (line(id)) } } span.status.waiting { "queued" } }
+        @match obstacle {
+            Some(obstacle) => p.problem data-live="queued" data-run=(id) { (line(obstacle)) },
+            None => p data-live="queued" data-run=(id) { "No worker has taken it yet." },
+        }
+        div.do { button data-act="cancel" data-run=(id) { "Cancel the run…" } }
+    }
 }
 
 /// Renders a run.
@@ -62,6 +90,7 @@ pub(super) fn run_page(view: &RunView<'_>) -> Markup {
         }
         (facts(view, shown, &rows, state.as_ref().ok()))
         @if let Err(error) = &state { p.problem role="alert" { (line(&error.to_string())) } }
+        @if let Some(obstacle) = &view.obstacle { p.problem role="alert" { (line(obstacle)) } }
         @for waiting in view.pending { (card(waiting, view.person)) }
         @if pages > 1 { (page_strip(&rows, pages, page, view, at)) }
         div.columns data-live=[(view.is_stored && at == last).then_some("run")] data-run=(view.id) data-records=(count) {
@@ -145,7 +174,7 @@ fn travel(view: &RunView<'_>, at: u64, last: u64) -> Markup {
                     button data-act="fork" data-run=(view.id) data-at=(at) { "Fork here…" }
                     a.button href={ "/diff?first=" (query_text(view.id)) } { "Compare…" }
                     a.button href={ "/v1/runs/" (query_text(view.id)) "/export" } download { "Download" }
-                    @if view.driver.is_some() || !view.pending.is_empty() {
+                    @if view.is_open() {
                         button data-act="cancel" data-run=(view.id) { "Cancel the run…" }
                     }
                 }

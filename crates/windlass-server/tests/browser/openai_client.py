@@ -5,7 +5,7 @@ import threading
 import time
 import urllib.request
 
-from openai import NotFoundError, OpenAI
+from openai import APITimeoutError, NotFoundError, OpenAI, UnprocessableEntityError
 
 base = sys.argv[1]
 client = OpenAI(base_url=base + "/v1", api_key="none")
@@ -25,7 +25,7 @@ def approve_all(stop):
         time.sleep(0.05)
 
 
-assert [model.id for model in client.models.list()] == ["bank", "clerk", "front"]
+assert [model.id for model in client.models.list()] == ["bank", "clerk", "front", "spender"]
 plain = client.chat.completions.create(model="clerk", messages=[{"role": "user", "content": "hello"}])
 assert plain.choices[0].message.content == "Done after 0 outputs.", plain
 assert plain.usage.total_tokens == 843, plain.usage
@@ -33,6 +33,24 @@ chunks = list(client.chat.completions.create(model="clerk", messages=[{"role": "
 texts = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]
 assert "".join(texts) == "Done after 0 outputs." and len(texts) == 4, texts
 assert chunks[-1].usage.total_tokens == 843
+
+# The client repeats a request after a timeout: it joins the run, which waits for a person.
+try:
+    client.with_options(timeout=1).chat.completions.create(model="clerk", messages=[{"role": "user", "content": "pay Slow"}])
+    raise AssertionError("a run that waits has answered")
+except APITimeoutError:
+    pass
+with urllib.request.urlopen(base + "/v1/inbox") as answer:
+    waiting = [call for call in json.load(answer)["calls"] if "Slow" in json.dumps(call)]
+assert len(waiting) == 1, waiting
+# A run that has failed is not repeated: the test counts what it spent.
+try:
+    client.chat.completions.create(model="spender", messages=[{"role": "user", "content": "go"}])
+    raise AssertionError("a failed run has an answer")
+except UnprocessableEntityError as error:
+    assert error.code == "run_failed", error
+failed = client.responses.create(model="spender", input="go")
+assert failed.status == "failed" and failed.error, failed
 
 stop = threading.Event()
 threading.Thread(target=approve_all, args=(stop,), daemon=True).start()
