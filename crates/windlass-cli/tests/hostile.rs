@@ -166,8 +166,10 @@ fn a_window_without_room_for_a_page_shows_nothing_and_approves_nothing() {
     let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["touch", "made"]))], "Done.");
     let mut screen = PtyScreen::start(project.folder(), 5, 80, &["run", ".", "Go.", "--run-id", "one"]);
     screen.wait_for("too small to display");
+    screen.wait_for_question("3 more lines");
     screen.type_keys("y\n");
     screen.wait_for("when all of it was displayed");
+    screen.wait_for_question("3 more lines");
     screen.resize(40, 80);
     screen.type_keys("\n");
     screen.wait_for_question("Allow it?");

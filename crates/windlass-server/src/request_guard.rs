@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use crate::access::RequestEvidence;
 use windlass_text::SafeText;
 
-use crate::api::{ApiError, ErrorCode};
+use crate::api::{ApiError, ErrorCode, SHOULD_RETRY};
 use crate::server::ServerState;
 
 /// Name of the cookie of a person who is logged in.
@@ -67,6 +67,12 @@ pub(crate) async fn guard_request(
             }
         }
     };
+    // The official clients of OpenAI would repeat it as a request whose run may have started, which is refused.
+    let is_unstarted =
+        matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
+    if is_unstarted && (path.starts_with("/v1/chat/") || path.starts_with("/v1/responses")) {
+        response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+    }
     add_security_headers(response.headers_mut());
     response
 }

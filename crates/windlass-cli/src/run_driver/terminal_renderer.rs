@@ -147,7 +147,9 @@ impl TerminalRenderer {
                 self.render_settled(&at(call), status, output, calls)
             }
             RunEventKind::ModelRetryScheduled { error, delay } => {
-                self.break_off_answer();
+                if !is_nested {
+                    self.break_off_answer();
+                }
                 let attempt = self.model_retry.take().map_or(2, |retry| retry.attempt + 1);
                 let error = SafeText::from_words(error);
                 let retry = ScheduledRetry { error, attempt, at: Instant::now() + *delay };

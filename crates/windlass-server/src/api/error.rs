@@ -21,7 +21,7 @@ pub(crate) struct ApiError {
 }
 
 /// Header that keeps the official clients of OpenAI from repeating a request.
-const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+pub(crate) const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// The body of an error.
 #[derive(Serialize, JsonSchema)]
@@ -108,7 +108,7 @@ impl From<StoreError> for ApiError {
             StoreErrorKind::LeaseHeld | StoreErrorKind::SessionBusy | StoreErrorKind::Stale => {
                 Self::conflict("busy", message)
             }
-            StoreErrorKind::Corrupt | StoreErrorKind::UnsupportedVersion => {
+            StoreErrorKind::Corrupt | StoreErrorKind::UnsupportedVersion | StoreErrorKind::UnknownKey => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unreadable_run", message)
             }
             _ => {

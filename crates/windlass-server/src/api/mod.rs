@@ -30,7 +30,7 @@ use crate::access::AccessRole::{Administer, Approve, Run, View};
 use crate::server::ServerState;
 
 pub(crate) use self::decisions::{DecisionBody, DecisionInput, ReviewBody, decide_calls, sheet_of};
-pub(crate) use self::error::{ApiError, ErrorCode};
+pub(crate) use self::error::{ApiError, ErrorCode, SHOULD_RETRY};
 pub(crate) use self::events::{PersonStreams, StreamPermit, stream_response};
 pub(crate) use self::extract::{BodyTimeout, JsonBody, RequestPerson, TextBody, UrlPath, UrlQuery};
 pub(crate) use self::fleet::FleetSummary;

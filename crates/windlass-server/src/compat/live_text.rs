@@ -249,7 +249,8 @@ impl TextReader {
     /// Ends the pieces if no worker takes the run: no record would ever say so.
     async fn look_at_queue(&mut self) -> Result<(), ApiError> {
         let Some((state, run)) = &self.queued_in else { return Ok(()) };
-        let queued = state.queue.load_queued_run(run).await?;
+        // A look that fails is followed by another one.
+        let Ok(queued) = state.queue.load_queued_run(run).await else { return Ok(()) };
         if let Some(obstacle) = queued.and_then(|queued| state.catalogue.find_obstacle(&queued)) {
             let error = SafeText::from_words(&obstacle).to_string();
             let end = RunEndPiece { error: Some(error), ..self.end_piece() };

@@ -36,7 +36,7 @@ assert chunks[-1].usage.total_tokens == 843
 
 # The client repeats a request after a timeout: it joins the run, which waits for a person.
 try:
-    client.with_options(timeout=1).chat.completions.create(model="clerk", messages=[{"role": "user", "content": "pay Slow"}])
+    client.with_options(timeout=4).chat.completions.create(model="clerk", messages=[{"role": "user", "content": "pay Slow"}])
     raise AssertionError("a run that waits has answered")
 except APITimeoutError:
     pass

@@ -17,7 +17,7 @@ use crate::error::truncate_message;
 use crate::model::{ModelError, ToolDefinition};
 use crate::run::{
     DriveError, ModelRequestParts, ModelRequester, ReservedRequest, SummaryReservation, call_unless_stopped,
-    jitter_fraction,
+    jitter_fraction, known_usage,
 };
 
 /// Bytes of a transcript for each token of the summarising model's window, of which a part stays free.
@@ -200,10 +200,11 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
                 }
                 Err(error) => error,
             };
-            let usage = error.usage().copied().unwrap_or_else(Usage::of_unknown_request);
+            let usage = known_usage(&error).unwrap_or_else(Usage::of_unknown_request);
             let chance = jitter_fraction(self.scope.run_id.as_str(), self.turn, attempts);
             let delay = self.config.model_retry.delay_after(attempts, error.retry_advice(), chance);
-            let Some(delay) = delay else {
+            // A reservation covers one request.
+            let Some(delay) = delay.filter(|_| reserved.is_none()) else {
                 let message = format!("the removed part of the history has no summary: {error}");
                 self.scope.emit_warning(truncate_message(message)).await;
                 break (removal_note(), usage);

@@ -124,7 +124,7 @@ pub async fn fire_schedules(queue: &dyn RunQueue, now: Timestamp) -> Result<u64,
                 Ok(SubmitResult::AlreadySubmitted) => {}
                 // The schedule was replaced after another worker had submitted the run of this time.
                 Err(error) if error.kind() == StoreErrorKind::AlreadyExists => {
-                    warn_of_other_run(queue, &submission).await?;
+                    warn_of_other_run(queue, &submission).await;
                 }
                 Err(error) => return Err(error),
             }
@@ -136,14 +136,18 @@ pub async fn fire_schedules(queue: &dyn RunQueue, now: Timestamp) -> Result<u64,
 
 /// Warns if the run under the id of a scheduled one is of another agent or tenant, so that it is no run of the
 /// schedule.
-async fn warn_of_other_run(queue: &dyn RunQueue, scheduled: &RunSubmission) -> Result<(), StoreError> {
-    let found = queue.load_queued_run(&scheduled.run).await?;
-    let other = found.map(|found| found.submission);
+async fn warn_of_other_run(queue: &dyn RunQueue, scheduled: &RunSubmission) {
+    let other = match queue.load_queued_run(&scheduled.run).await {
+        Ok(found) => found.map(|found| found.submission),
+        Err(error) => {
+            tracing::warn!(run = %scheduled.run, %error, "the run under the id of a scheduled one cannot be read");
+            return;
+        }
+    };
     if let Some(other) =
         other.filter(|other| (&other.agent, &other.tenant) != (&scheduled.agent, &scheduled.tenant))
     {
         let (run, agent, tenant) = (scheduled.run.as_str(), other.agent.as_str(), other.tenant.as_str());
         tracing::warn!(run, agent, tenant, "a scheduled run is not submitted: another run has its id");
     }
-    Ok(())
 }

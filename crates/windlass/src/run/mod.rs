@@ -44,7 +44,7 @@ pub(crate) use cancel::CancelSignal;
 pub(crate) use config::{GivenResponse, RunConfig};
 pub(crate) use drive_error::{DriveError, application_panicked, call_unless_stopped, panic_failure};
 pub(crate) use exit::{ExitCallbacks, ExitRegistry};
-pub(crate) use model_request::{ModelAnswer, ModelRequestParts, ModelRequester};
+pub(crate) use model_request::{ModelAnswer, ModelRequestParts, ModelRequester, known_usage};
 pub(crate) use model_retry::jitter_fraction;
 pub(crate) use open_run::{OpenRun, key_scopes, open_run};
 pub(crate) use posted_decisions::DecisionCheck;

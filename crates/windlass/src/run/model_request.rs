@@ -255,7 +255,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
 }
 
 /// Returns the usage of a failed request, if it is known: the provider has reported it, or nothing was sent.
-fn known_usage(error: &ModelError) -> Option<Usage> {
+pub(crate) fn known_usage(error: &ModelError) -> Option<Usage> {
     let is_unsent = error.kind() == ModelErrorKind::Unreachable;
     error.usage().copied().or_else(|| is_unsent.then(Usage::of_unsent_request))
 }

@@ -143,7 +143,11 @@ impl RestoreMarking<'_> {
         while until > 0 {
             let from = until.saturating_sub(PAGE_SIZE.into());
             let limit = u32::try_from(until - from).unwrap_or(PAGE_SIZE);
-            let lines = self.store.load_journal_page(&stored.run, from, limit).await?;
+            let lines = match self.store.load_journal_page(&stored.run, from, limit).await {
+                // The mark needs the last line only, and whoever opens the run is told of the damage.
+                Err(error) if error.kind() == StoreErrorKind::Corrupt => return Ok(false),
+                page => page?,
+            };
             if end_of_run(&lines).is_some() {
                 return Ok(true);
             }
@@ -239,10 +243,18 @@ impl RestoreMarking<'_> {
             only: Some(run.clone()),
         };
         let taken = self.store.take_work(&request).await?.runs.pop();
-        let taken = taken.filter(|taken| taken.submission.run == *run).ok_or_else(|| {
-            let message = format!("run `{run}` may have run since the backup, and the queue keeps it");
-            StoreError::with_kind(StoreErrorKind::LeaseHeld, message)
-        })?;
+        let Some(taken) = taken.filter(|taken| taken.submission.run == *run) else {
+            // The queue makes a dead letter of a submission that cannot be read.
+            return match self.store.load_queued_run(run).await {
+                Ok(Some(QueuedRun { state: QueuedState::DeadLetter, .. })) => Ok(()),
+                Err(error) if error.kind() == StoreErrorKind::Corrupt => Ok(()),
+                _ => {
+                    let message =
+                        format!("run `{run}` may have run since the backup, and the queue keeps it");
+                    Err(StoreError::with_kind(StoreErrorKind::LeaseHeld, message))
+                }
+            };
+        };
         let departure = RunDeparture {
             worker: self.owner.clone(),
             run: run.clone(),

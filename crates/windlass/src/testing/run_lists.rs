@@ -180,6 +180,14 @@ async fn a_driven_run_is_not_forgotten<S: Store>(check: StoreCheck, store: S) {
     check.expect_ok("forgetting an abandoned one", store.forget_run(&lease.run, Some(&seen)).await);
 }
 
+/// Returns a message with a picture of the run `run`.
+fn item_with_media(name: &str) -> Item {
+    let url = Some(format!("artefact:run/{name}"));
+    let mut message = Message::new(Role::User, "look");
+    message.content.push(ContentPart::Image(MediaSource { url, ..MediaSource::default() }));
+    Item::Message(message)
+}
+
 async fn referenced_media_are_kept<S: Store>(check: StoreCheck, store: S) {
     let lease = check.create_run(&store, "run", "ann").await;
     let fork = check.create_run(&store, "fork", "ann").await;
@@ -188,10 +196,7 @@ async fn referenced_media_are_kept<S: Store>(check: StoreCheck, store: S) {
         check.expect_ok("media", store.save_artefact(&lease, name, b"AAAA").await);
     }
     let mut started = RunStarted::new("fork".into(), "agent".into());
-    let url = Some(format!("artefact:run/{shown}"));
-    let mut message = Message::new(Role::User, "look");
-    message.content.push(ContentPart::Image(MediaSource { url, ..MediaSource::default() }));
-    started.input = vec![Item::Message(message).into()];
+    started.input = vec![item_with_media(&shown).into()];
     let entry = JournalEntry::RunStarted(started.into());
     let record = JournalRecord { seq: 0, at: Timestamp(1), path: Vec::new(), entry };
     let line = HashChain::default().append(&record);
@@ -211,7 +216,7 @@ async fn media_of_sessions_are_kept<S: Store>(check: StoreCheck, store: S) {
     for name in [&shown, &unused] {
         check.expect_ok("media", store.save_artefact(&lease, name, b"AAAA").await);
     }
-    let item = Item::user(format!("artefact:run/{shown}"));
+    let item = item_with_media(&shown);
     check.expect_ok("an item", sessions.append_items(&"s".into(), vec![item.into()]).await);
     check.expect_ok("releasing", store.release_lease(&lease).await);
     check.expect_ok("forgetting", store.forget_run(&lease.run, None).await);

@@ -88,7 +88,7 @@ async fn s14_a_deadline_holds_where_the_clean_up_does_not_end() {
         let call = format!("stuck-{surface:?}");
         let calls = ScriptedResponse::call(&call, "stuck", json!({})).and_call("b", "effect", json!({}));
         // Long enough for the body to start.
-        let tools = (stuck.timeout(Duration::from_millis(250)), logging_tool("effect", &TestLog::default()));
+        let tools = (stuck.timeout(Duration::from_secs(1)), logging_tool("effect", &TestLog::default()));
         let stage =
             ScenarioRunner::new(surface, scripted_agent([calls, ScriptedResponse::text("bye")]).tools(tools));
         let act =
@@ -96,7 +96,7 @@ async fn s14_a_deadline_holds_where_the_clean_up_does_not_end() {
         // The run has ended while its body still cleans up.
         assert_eq!(log.take(), [""; 0], "{surface:?}");
         let outputs = [
-            &format!("output {call} Tool 'stuck' timed out after 0.25 seconds."),
+            &format!("output {call} Tool 'stuck' timed out after 1 seconds."),
             "output b done",
             "assistant: bye",
         ];
@@ -191,7 +191,7 @@ fn stuck_blocking_tool(latch: &ThreadLatch) -> Tool {
         Ok(format!("late, {}", if ctx.is_cancelled() { "asked to stop" } else { "not asked" }))
     });
     // Long enough for the body to start; a body that has not started is dropped.
-    stuck.timeout(Duration::from_millis(250))
+    stuck.timeout(Duration::from_secs(1))
 }
 
 /// Creates a tool that opens the latch and waits until the store has recorded the late end.
@@ -232,7 +232,7 @@ async fn s15_a_blocking_body_past_its_deadline_is_in_doubt_and_its_end_is_record
             .configure_runs(move |run| run.run_id("run").store(kept.clone()));
         let act = stage.run_to_pause().await;
         let told =
-            "Tool 'stuck' timed out after 0.25 seconds. It could not be stopped and may still take effect.";
+            "Tool 'stuck' timed out after 1 seconds. It could not be stopped and may still take effect.";
         let said = [
             "call a stuck {}",
             &format!("output a {told}"),
@@ -314,7 +314,7 @@ async fn s15_an_async_body_that_blocks_past_its_deadline_is_in_doubt_and_is_not_
             },
         );
         // Long enough for the body to start.
-        let stuck = stuck.non_strict().effect(effect).timeout(Duration::from_millis(250));
+        let stuck = stuck.non_strict().effect(effect).timeout(Duration::from_secs(1));
         let stuck = stuck.retry(3, Duration::from_millis(1));
         let replies = [
             ScriptedResponse::call("a", "stuck", json!({})),
@@ -325,7 +325,7 @@ async fn s15_an_async_body_that_blocks_past_its_deadline_is_in_doubt_and_is_not_
         let run = agent.run("go").run_id("run").store(store.clone()).drain_timeout(Duration::from_millis(5));
         let result = with_timeout(run.into_future()).await.expect("it ends");
         let told =
-            "Tool 'stuck' timed out after 0.25 seconds. It could not be stopped and may still take effect.";
+            "Tool 'stuck' timed out after 1 seconds. It could not be stopped and may still take effect.";
         let settled = result.record().journal().iter().find_map(|record| match &record.entry {
             JournalEntry::CallSettled(settled) => {
                 Some((settled.status.clone(), settled.output.text().into_owned()))
@@ -354,7 +354,7 @@ async fn s14_no_attempt_begins_while_the_one_before_still_cleans_up() {
         }
     });
     // Long enough for the body to start.
-    let stuck = stuck.effect(ToolEffect::Pure).timeout(Duration::from_millis(250));
+    let stuck = stuck.effect(ToolEffect::Pure).timeout(Duration::from_secs(1));
     let stuck = stuck.retry(3, Duration::from_millis(1));
     let replies = [ScriptedResponse::call("a", "stuck", json!({})), ScriptedResponse::text("bye")];
     let run = scripted_agent(replies).tools(stuck).run("go").drain_timeout(Duration::from_millis(5));

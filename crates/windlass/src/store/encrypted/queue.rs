@@ -17,8 +17,43 @@ use crate::store::StoreFuture;
 const MISSING_KEY_DELAY_MS: u64 = 5_000;
 
 impl EncryptedStore {
-    /// Leaves a run that cannot be opened: to workers that have its key, or as a dead letter if it is damaged.
-    async fn leave_unreadable(&self, request: &WorkRequest, unreadable: UnreadableRun, signals_seen: u64) {
+    /// Takes work and leaves the runs that cannot be opened. The flag is true if some were left.
+    async fn take_readable_work(&self, request: &WorkRequest) -> Result<(TakenWork, bool), StoreError> {
+        let TakenWork { runs, orders } = self.inner.take_work(request).await?;
+        let signals: BTreeMap<RunId, u64> =
+            runs.iter().map(|taken| (taken.submission.run.clone(), taken.signals)).collect();
+        let open_run = |taken: TakenRun| {
+            let run = taken.submission.run.clone();
+            let submission = open_submission(&self.keys, taken.submission);
+            (run, submission.map(|submission| TakenRun { submission, ..taken }))
+        };
+        let rows = WorkRows {
+            runs: runs.into_iter().map(open_run).collect(),
+            orders: orders
+                .into_iter()
+                .map(|posted| {
+                    let order = open_order(&self.keys, &posted.run, posted.order);
+                    (posted.run, posted.number, order)
+                })
+                .collect(),
+        };
+        let (work, unreadable) = rows.split();
+        let mut has_left_some = false;
+        for gone in unreadable {
+            let signals_seen = signals.get(&gone.run).copied().unwrap_or_default();
+            has_left_some |= self.leave_unreadable(request, gone, signals_seen).await;
+        }
+        Ok((work, has_left_some))
+    }
+
+    /// Leaves a run that cannot be opened: to workers that have its key, or as a dead letter if it is damaged. Returns false if
+    /// the store did not let it go.
+    async fn leave_unreadable(
+        &self,
+        request: &WorkRequest,
+        unreadable: UnreadableRun,
+        signals_seen: u64,
+    ) -> bool {
         let UnreadableRun { run, error } = unreadable;
         let next = match error.kind() {
             StoreErrorKind::Corrupt => NextStep::Bury { reason: error.to_string() },
@@ -34,10 +69,12 @@ impl EncryptedStore {
             orders_done: 0,
             next,
         };
-        if let Err(error) = self.inner.leave_run(&departure).await {
+        let left = self.inner.leave_run(&departure).await;
+        if let Err(error) = &left {
             // The next request returns the run again.
             tracing::warn!(run = %departure.run, %error, "a run that cannot be opened could not be left");
         }
+        left.is_ok()
     }
 
     /// Opens a run of a list. One that cannot be opened has no input, and the error as its reason.
@@ -71,8 +108,8 @@ impl QueueWrapper for EncryptedStore {
             let submitted = self.inner.submit_run(&seal_submission(&self.keys, submission)?, now).await;
             // The same submission is sealed differently with another key, so it is compared in clear.
             if submitted.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::AlreadyExists)
-                && let Some(known) = self.inner.load_queued_run(&submission.run).await?
-                && self.open_queued(known)?.submission == *submission
+                && let Ok(Some(known)) = QueueWrapper::load_queued_run(self, &submission.run).await
+                && known.submission == *submission
             {
                 return Ok(SubmitResult::AlreadySubmitted);
             }
@@ -82,30 +119,13 @@ impl QueueWrapper for EncryptedStore {
 
     fn take_work<'a>(&'a self, request: &'a WorkRequest) -> StoreFuture<'a, TakenWork> {
         Box::pin(async move {
-            let TakenWork { runs, orders } = self.inner.take_work(request).await?;
-            let signals: BTreeMap<RunId, u64> =
-                runs.iter().map(|taken| (taken.submission.run.clone(), taken.signals)).collect();
-            let open_run = |taken: TakenRun| {
-                let run = taken.submission.run.clone();
-                let submission = open_submission(&self.keys, taken.submission);
-                (run, submission.map(|submission| TakenRun { submission, ..taken }))
-            };
-            let rows = WorkRows {
-                runs: runs.into_iter().map(open_run).collect(),
-                orders: orders
-                    .into_iter()
-                    .map(|posted| {
-                        let order = open_order(&self.keys, &posted.run, posted.order);
-                        (posted.run, posted.number, order)
-                    })
-                    .collect(),
-            };
-            let (work, unreadable) = rows.split();
-            for gone in unreadable {
-                let signals_seen = signals.get(&gone.run).copied().unwrap_or_default();
-                self.leave_unreadable(request, gone, signals_seen).await;
+            loop {
+                let (work, has_left_some) = self.take_readable_work(request).await?;
+                // Runs that cannot be opened do not stand in front of others.
+                if !work.runs.is_empty() || !has_left_some {
+                    return Ok(work);
+                }
             }
-            Ok(work)
         })
     }
 
