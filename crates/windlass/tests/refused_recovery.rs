@@ -3,6 +3,7 @@
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -122,4 +123,98 @@ async fn a_refused_call_without_an_effect_is_refused() {
         let result = next.resume(lose_run(ToolEffect::Pure).await).await.expect("the run goes on");
         assert_eq!(settled_statuses(&result), [refusal.status()], "{refusal:?}");
     }
+}
+
+/// Creates an agent whose nested agent pays, and then sends a mail with approval. The nested agent's call has a secret
+/// argument.
+fn caller_agent(
+    paid: &Arc<AtomicUsize>,
+    edit: impl FnOnce(Tool) -> Tool,
+    replies: [Vec<ScriptedResponse>; 2],
+) -> Agent {
+    let paid = paid.clone();
+    let pay = move |_: ToolContext, _: Value| {
+        let paid = paid.clone();
+        async move { Ok::<_, String>(format!("paid {}", paid.fetch_add(1, Ordering::SeqCst) + 1)) }
+    };
+    let mail = |_: ToolContext, _: Value| async { Ok::<_, String>("sent") };
+    let [own, nested] = replies;
+    let nested = Agent::new("clerk")
+        .model(ScriptedModel::new(nested))
+        .tool(Tool::dynamic("pay", "Pays.", schema(&["cents"]), pay).non_strict())
+        .tool(Tool::dynamic("mail", "Mails.", schema(&["to"]), mail).non_strict().needs_approval());
+    Agent::new("boss").model(ScriptedModel::new(own)).tools(edit(nested.as_tool("ask_clerk", "Asks.")))
+}
+
+/// Returns the saved text of a run whose nested agent has paid and waits for the approval of its mail.
+async fn pause_nested(paid: &Arc<AtomicUsize>, edit: impl Fn(Tool) -> Tool) -> String {
+    let own = vec![ScriptedResponse::call("a", "ask_clerk", json!({ "input": "account 4111-canary" }))];
+    let nested = vec![
+        ScriptedResponse::call("n1", "pay", json!({ "cents": 500 })),
+        ScriptedResponse::call("n2", "mail", json!({ "to": 7 })),
+    ];
+    let agent = caller_agent(paid, &edit, [own, nested]);
+    let mut result = agent.run("pay").await.expect("the run goes on");
+    for _ in 0..2 {
+        let mut paused = result.into_paused().expect("a call waits");
+        let waiting = paused.pending_calls()[0].path.to_string();
+        if waiting == "a/n2" {
+            paused.approve(&*waiting).expect("it waits");
+            return paused.to_text();
+        }
+        paused.approve_edited(&*waiting, r#"{"input":"another account"}"#).expect("it waits");
+        result = agent.resume(paused).await.expect("the run goes on");
+    }
+    panic!("the mail waits");
+}
+
+/// Resumes the run in another process, whose build may differ, and returns its final text.
+async fn resume_nested(paid: &Arc<AtomicUsize>, text: &str, edit: impl FnOnce(Tool) -> Tool) -> String {
+    let replies = [vec![ScriptedResponse::text("done")], vec![ScriptedResponse::text("paid and mailed")]];
+    let agent = caller_agent(paid, edit, replies);
+    let paused = PausedRun::from_text(text).expect("it is whole");
+    let result = agent.resume(paused).await.expect("the run goes on");
+    assert_eq!(settled_statuses(&result), vec![CallStatus::Succeeded; 3]);
+    let mut outputs = result.record().journal().iter().filter_map(|record| match &record.entry {
+        JournalEntry::CallSettled(settled) => Some(settled.output.text().into_owned()),
+        _ => None,
+    });
+    outputs.next_back().expect("the agent's call has settled")
+}
+
+#[tokio::test]
+async fn a_nested_agent_goes_on_without_its_secret_arguments() {
+    let paid = Arc::new(AtomicUsize::new(0));
+    let secret = |tool: Tool| tool.secret_arguments(["input"]);
+    let text = pause_nested(&paid, secret).await;
+    assert!(!text.contains("4111-canary"), "the secret is not kept");
+    assert_eq!(resume_nested(&paid, &text, secret).await, "paid and mailed");
+    assert_eq!(paid.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_nested_agent_goes_on_though_its_secret_arguments_need_a_guardrail() {
+    let paid = Arc::new(AtomicUsize::new(0));
+    let guarded = |tool: Tool| {
+        let reject = |_| async { Ok(ToolGuardrailVerdict::RejectCall("No.".to_owned())) };
+        tool.secret_arguments(["input"]).input_guardrail(ToolInputGuardrail::new("never", reject))
+    };
+    let text = pause_nested(&paid, |tool| tool.secret_arguments(["input"])).await;
+    assert_eq!(resume_nested(&paid, &text, guarded).await, "paid and mailed");
+    assert_eq!(paid.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_nested_agent_goes_on_though_its_edited_arguments_fit_no_more() {
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    struct Order {
+        /// The number of the order.
+        order: u64,
+    }
+    let paid = Arc::new(AtomicUsize::new(0));
+    let text = pause_nested(&paid, Tool::needs_approval).await;
+    let numbered =
+        |tool: Tool| tool.needs_approval().agent_input(|order: &Order| format!("order {}", order.order));
+    assert_eq!(resume_nested(&paid, &text, numbered).await, "paid and mailed");
+    assert_eq!(paid.load(Ordering::SeqCst), 1);
 }

@@ -485,7 +485,10 @@ impl CallProgress {
     /// Returns true if an earlier driver started the body, and nobody knows whether it took effect.
     fn may_have_run_before(&self, slot: &CallSlot) -> bool {
         let CallSlotState::Running { attempt, .. } = slot.state else { return false };
-        // The calls of an agent are recovered one by one. A retry follows a result of this driver.
+        // The calls of an agent are recovered one by one, so it goes on. A retry follows a result of this driver.
+        if let Some(nested) = &slot.nested_run {
+            return nested.has_call_activity();
+        }
         matches!(
             slot.planned.disposition,
             CallDisposition::Execute {

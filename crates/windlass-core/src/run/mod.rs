@@ -563,7 +563,7 @@ impl Run {
 
     /// Returns true if a body that was started for an open call has ended, and its output is withheld. A withheld receipt has
     /// no body of its own.
-    pub(crate) fn has_withheld_body_result(&self, call: &CallId) -> bool {
+    pub fn has_withheld_body_result(&self, call: &CallId) -> bool {
         let slot = self.open_turn().and_then(|turn| turn.slot(call));
         slot.is_some_and(|slot| match &slot.state {
             call_slot::CallSlotState::BodyEnded { status, .. } => {

@@ -68,12 +68,21 @@ impl<C: Send + Sync + 'static> RunScope<C> {
         };
         self.recorder.secrets.mark_restored_call(&tool, self.call_path(call));
         let shown = edited.clone().unwrap_or_else(|| raw.as_str().into());
+        // A nested run has its input and a withheld output its text, so neither ends because of lost or changed arguments.
+        let goes_on =
+            self.with_run(|run| run.nested_run(call).is_some() || run.has_withheld_body_result(call));
+        let unchecked = |shown: &str| {
+            let raw = RawArguments::Text(raw.as_str().into());
+            let prepared = self.with_run(|run| read_arguments(&tool, run.agent(), shown, raw).1);
+            ResolvedCall::WithTool(prepared)
+        };
         let (edited, is_given_again) = match with_secrets(&tool, &raw, edited.as_deref()) {
             Some(edited) => (edited, false),
             None => {
                 let answers = self.with_run(|run| run.answered_questions(call).to_vec());
                 match restore_from_answers(&answers, &shown, &tool.secret_arguments) {
                     Some(restored) => (Some(restored), true),
+                    None if goes_on => return Ok(unchecked(&shown)),
                     None => return Ok(ask_for_secrets(&tool, &raw, &shown)),
                 }
             }
@@ -84,6 +93,7 @@ impl<C: Send + Sync + 'static> RunScope<C> {
         let path = self.call_path(call);
         let read = self.with_run(|run| read_saved_arguments(run, call, edited.as_deref(), &tool, path));
         match (read, edited) {
+            (Err(_), edited) if goes_on => Ok(unchecked(edited.as_deref().unwrap_or(&shown))),
             (Err(ConfigError::ArgumentsNoLongerValid { .. }), _) if is_given_again => {
                 Ok(ask_for_secrets(&tool, &raw, &shown))
             }
