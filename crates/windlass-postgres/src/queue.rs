@@ -353,7 +353,7 @@ fn read_taken(row: &Row) -> Result<(RunId, Result<TakenRun, StoreError>), PgErro
 }
 
 /// Separates the damage of one value from errors of the database.
-fn separate_damage<T>(read: Result<T, PgError>) -> Result<Result<T, StoreError>, PgError> {
+pub(crate) fn separate_damage<T>(read: Result<T, PgError>) -> Result<Result<T, StoreError>, PgError> {
     match read {
         Ok(value) => Ok(Ok(value)),
         Err(error @ PgError::Corrupt(_)) => Ok(Err(error.into_store_error())),

@@ -5,6 +5,7 @@ use windlass::fleet::{RunSchedule, StoredSchedule};
 
 use crate::convert::{from_json, from_time, to_json, to_time};
 use crate::database::{DbConnection, PgError};
+use crate::queue::separate_damage;
 
 pub(crate) async fn save_schedule(
     db: &DbConnection,
@@ -27,11 +28,12 @@ pub(crate) async fn remove_schedule(db: &DbConnection, name: &str, attempt: u32)
 }
 
 pub(crate) async fn list_schedules(db: &DbConnection) -> Result<Vec<StoredSchedule>, PgError> {
-    let rows = db.rows("SELECT covered, body FROM @schedules ORDER BY name", &[]).await?;
+    let rows = db.rows("SELECT covered, body, name FROM @schedules ORDER BY name", &[]).await?;
     rows.iter()
         .map(|row| {
             let covered_until = from_time(row.try_get(0)?);
-            Ok(StoredSchedule { schedule: from_json(row.try_get(1)?)?, covered_until })
+            let schedule = separate_damage(from_json(row.try_get(1)?))?;
+            Ok(StoredSchedule { name: row.try_get(2)?, schedule, covered_until })
         })
         .collect()
 }

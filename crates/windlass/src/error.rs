@@ -487,6 +487,25 @@ impl StoreError {
         }
     }
 
+    /// True if the same operation cannot succeed later, however often it is repeated.
+    pub fn is_final(&self) -> bool {
+        match self.kind {
+            StoreErrorKind::RunNotFound
+            | StoreErrorKind::AlreadyExists
+            | StoreErrorKind::AlreadyDecided
+            | StoreErrorKind::Corrupt
+            | StoreErrorKind::UnknownKey
+            | StoreErrorKind::UnsupportedVersion
+            | StoreErrorKind::NotRestored => true,
+            StoreErrorKind::LeaseHeld
+            | StoreErrorKind::Fenced
+            | StoreErrorKind::Stale
+            | StoreErrorKind::SessionBusy
+            | StoreErrorKind::Disk
+            | StoreErrorKind::Other => false,
+        }
+    }
+
     /// Sets the source of the error.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use serde_json::Value;
 use windlass::core::canonical::Digest;
 use windlass::core::decision::{Decision, DecisionScope};
-use windlass::core::id::RunId;
+use windlass::core::id::{RunId, Timestamp};
 use windlass::core::item::Item;
 use windlass::core::journal::JournalEntry;
 use windlass::core::tool::ToolEffect;
 use windlass::error::StoreErrorKind;
 use windlass::fleet::{
-    AgentRegistry, DeployedAgent, QueueOrder, QueuedState, RunQueue, RunSubmission, SubmitResult, Worker,
-    WorkerReport,
+    AgentRegistry, DeployedAgent, FiredSchedules, QueueOrder, QueuedState, RunQueue, RunSchedule,
+    RunSubmission, SubmitResult, Worker, WorkerReport, fire_schedules,
 };
 use windlass::prelude::*;
 use windlass::store::{
@@ -285,6 +285,42 @@ async fn a_repetition_is_recognised_after_a_key_was_rotated() {
     assert_eq!(post(old, "no").await, 1);
     assert_eq!(post(both, "no").await, 1, "it says the same");
     assert_eq!(post(both, "never").await, 2, "it corrects the first");
+}
+
+/// A schedule that cannot be read is named, and keeps no other one from being fired.
+#[tokio::test]
+async fn a_schedule_that_cannot_be_read_keeps_no_other_waiting() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("store.db");
+    let both = open(&path, &[FIRST, SECOND]);
+    let schedule = |name: &str| {
+        let times = "0 * * * *".parse().expect("a time");
+        RunSchedule::new(name, times, RunSubmission::new("any", "desk", "Go."))
+    };
+    both.save_schedule(&schedule("2-other-key"), Timestamp(5)).await.expect("saved");
+    drop(both);
+    let old = open(&path, &[FIRST]);
+    for name in ["1-damaged", "3-whole"] {
+        old.save_schedule(&schedule(name), Timestamp(5)).await.expect("saved");
+    }
+    drop(old);
+    let db = rusqlite::Connection::open(&path).expect("opens");
+    db.execute("UPDATE schedules SET body = '{' WHERE name = '1-damaged'", []).expect("damaged");
+    drop(db);
+    let old = open(&path, &[FIRST]);
+    let listed = old.list_schedules().await.expect("listed");
+    let readable: Vec<_> =
+        listed.iter().map(|stored| (stored.name.as_str(), stored.schedule.is_ok())).collect();
+    assert_eq!(readable, [("1-damaged", false), ("2-other-key", false), ("3-whole", true)]);
+    let FiredSchedules { submitted, failures, .. } =
+        fire_schedules(&*old, Timestamp(3_600_000)).await.expect("fired");
+    let failed: Vec<_> = failures.iter().map(|(name, error)| (name.as_str(), error.kind())).collect();
+    let kinds = [("1-damaged", StoreErrorKind::Corrupt), ("2-other-key", StoreErrorKind::UnknownKey)];
+    assert_eq!((submitted, failed), (1, kinds.to_vec()));
+    let queued = old.list_queued_runs(None, 9).await.expect("listed");
+    let runs: Vec<_> = queued.iter().map(|queued| queued.submission.run.as_str()).collect();
+    assert_eq!(runs, ["3-whole@3600"]);
+    assert!(old.remove_schedule("1-damaged").await.expect("removed"));
 }
 
 /// A damaged row does not stand in front of others.

@@ -161,25 +161,68 @@ impl ObjectKey for SharedObjectContext<'_> {
 }
 
 async fn post(queue: &dyn RunQueue, run: &RunId, request: DecisionRequest) -> HandlerResult<()> {
-    match request.post(queue, run).await {
-        Ok(()) => Ok(()),
-        Err(PostDecisionError::Store(error)) => Err(refuse_store_error(error)),
-        Err(error) => Err(TerminalError::new_with_code(409, error.to_string()).into()),
-    }
+    request.post(queue, run).await.map_err(|error| match decision_error_code(&error) {
+        Some(code) => TerminalError::new_with_code(code, error.to_string()).into(),
+        None => error.into(),
+    })
 }
 
 /// Returns the error of a handler: final if repeating the operation cannot help.
 fn refuse_store_error(error: StoreError) -> HandlerError {
-    let code = match error.kind() {
-        StoreErrorKind::RunNotFound => 404,
-        StoreErrorKind::AlreadyExists => 409,
-        _ => return error.into(),
-    };
-    TerminalError::new_with_code(code, error.to_string()).into()
+    match store_error_code(&error) {
+        Some(code) => TerminalError::new_with_code(code, error.to_string()).into(),
+        None => error.into(),
+    }
+}
+
+/// Returns the status code of a decision that is refused for good; `None` if the same decision may be posted later.
+fn decision_error_code(error: &PostDecisionError) -> Option<u16> {
+    error.store_error().map_or(Some(409), store_error_code)
+}
+
+/// Returns the status code of an operation that is refused for good; `None` if it may succeed later.
+fn store_error_code(error: &StoreError) -> Option<u16> {
+    match error.kind() {
+        _ if !error.is_final() => None,
+        StoreErrorKind::RunNotFound => Some(404),
+        StoreErrorKind::AlreadyExists | StoreErrorKind::AlreadyDecided => Some(409),
+        _ => Some(422),
+    }
 }
 
 /// Returns the time of the wall clock.
 fn now() -> Timestamp {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass::error::{DecisionError, OpenRunError};
+
+    use super::*;
+
+    #[test]
+    fn a_decision_is_refused_for_good_only_if_it_can_never_be_posted() {
+        let of = |kind| StoreError::with_kind(kind, "no");
+        // A store that is away when the run is opened has refused nothing.
+        let cases = [
+            (StoreErrorKind::Other, None),
+            (StoreErrorKind::Disk, None),
+            (StoreErrorKind::LeaseHeld, None),
+            (StoreErrorKind::RunNotFound, Some(404)),
+            (StoreErrorKind::AlreadyDecided, Some(409)),
+            (StoreErrorKind::Corrupt, Some(422)),
+            (StoreErrorKind::UnknownKey, Some(422)),
+            (StoreErrorKind::NotRestored, Some(422)),
+        ];
+        for (kind, code) in cases {
+            let opened = PostDecisionError::Open(OpenRunError::Store(of(kind)));
+            assert_eq!(decision_error_code(&opened), code, "{kind:?}");
+            assert_eq!(decision_error_code(&PostDecisionError::Store(of(kind))), code, "{kind:?}");
+            assert_eq!(opened.is_final(), code.is_some(), "{kind:?}");
+        }
+        let unknown = DecisionError::NotPending("c1".into());
+        assert_eq!(decision_error_code(&PostDecisionError::Decide(unknown)), Some(409));
+    }
 }

@@ -111,7 +111,7 @@ async fn a_run_waits_for_a_decision_and_is_decided_once() {
     let other = RunSubmission::new(run.clone(), "payer", "go");
     assert_eq!(refusal(desk.client.submit_run(&other).await), 409, "another run of the same id");
     let reject = DecisionRequest::new("sign", Decision::Reject { message: None }, "bob");
-    assert_eq!(refusal(desk.client.decide(&RunId::from("unknown"), &reject).await), 409);
+    assert_eq!(refusal(desk.client.decide(&RunId::from("unknown"), &reject).await), 404);
     assert_eq!(refusal(desk.client.cancel_run(&RunId::from("unknown")).await), 404);
 
     let approve = DecisionRequest::new("sign", Decision::Approve, "ann");
@@ -159,8 +159,8 @@ async fn a_killed_server_puts_nothing_in_doubt() {
     let store = desk.desk.open_store();
     let run = desk.submit("payment", "payer").await;
     desk.desk.wait_until_paying(&*store, &run).await;
-    desk.server.kill();
-    desk.server.resume().await;
+    let node = desk.server.kill_leader().await;
+    desk.server.resume(node).await;
     // The handler is repeated while the bodies run, and attaches to their segment.
     wait_for("the handler is repeated", async || desk.server.count_segments("running") == 1).await;
     desk.desk.open_gate();
@@ -178,9 +178,16 @@ async fn a_killed_node_of_a_cluster_puts_nothing_in_doubt() {
     let store = desk.desk.open_store();
     let run = desk.submit("payment", "payer").await;
     desk.desk.wait_until_paying(&*store, &run).await;
-    // If the node led the partition of the run, another one takes it over and repeats the handler.
-    desk.server.kill();
-    wait_for("the handler is repeated", async || desk.server.count_segments("running") == 1).await;
+    let first = desk.server.segment_starts("running");
+    assert_eq!(first.len(), 1, "{first:?}");
+    // Another node takes the partition of the run over and repeats the handler.
+    let killed = desk.server.kill_leader().await;
+    assert_ne!(desk.server.wait_for_leader().await, killed);
+    let is_repeated = async || {
+        let starts = desk.server.segment_starts("running");
+        starts.len() == 1 && starts != first && !starts[0].is_null()
+    };
+    wait_for("the handler is repeated", is_repeated).await;
     desk.desk.open_gate();
     desk.wait_for_state(&run, "ended").await;
     assert_eq!(status_of(&*store, &run).await, RunStatus::Finished);

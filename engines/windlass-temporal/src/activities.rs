@@ -64,11 +64,10 @@ impl RunActivities {
         decision: RunDecision,
     ) -> Result<(), ActivityError> {
         let run = RunId::from(decision.run);
-        match decision.request.post(&*self.queue, &run).await {
-            Ok(()) => Ok(()),
-            Err(PostDecisionError::Store(error)) => Err(store_failure(error)),
-            Err(error) => Err(ActivityError::application(ApplicationFailure::non_retryable(error))),
-        }
+        decision.request.post(&*self.queue, &run).await.map_err(|error| match error.is_final() {
+            true => ActivityError::application(ApplicationFailure::non_retryable(error)),
+            false => error.into(),
+        })
     }
 
     /// Orders the cancellation of a run.
@@ -100,10 +99,8 @@ fn finish_segment(result: Result<SegmentReport, DispatchError>) -> Result<Segmen
 
 /// Returns the failure of an activity: final if repeating the operation cannot help.
 fn store_failure(error: StoreError) -> ActivityError {
-    match error.kind() {
-        StoreErrorKind::RunNotFound | StoreErrorKind::AlreadyExists => {
-            ActivityError::application(ApplicationFailure::non_retryable(error))
-        }
-        _ => error.into(),
+    match error.is_final() {
+        true => ActivityError::application(ApplicationFailure::non_retryable(error)),
+        false => error.into(),
     }
 }

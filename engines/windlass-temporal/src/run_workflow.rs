@@ -26,6 +26,8 @@ pub const STATUS_ATTRIBUTE: SearchAttributeKey<String> = SearchAttributeKey::key
 const SEGMENT_TIMEOUT: Duration = Duration::from_secs(24 * 3_600);
 /// Time without a heartbeat after which the process of a segment counts as dead.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Number of segments after which the workflow continues as a new one, because the server bounds the history of each.
+const MAX_SEGMENTS: u32 = 500;
 /// Longest time of an activity that only writes to the store.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -60,7 +62,9 @@ impl RunWorkflow {
     pub async fn run(ctx: &mut WorkflowContext<Self>) -> WorkflowResult<String> {
         let input = ctx.state(|state| state.input.clone());
         wait_for_wake(ctx, input.wait, 0).await?;
+        let mut segments = 0;
         loop {
+            segments += 1;
             let seen = ctx.state(|state| state.wakes);
             let options = ActivityOptions::with_start_to_close_timeout(SEGMENT_TIMEOUT)
                 .heartbeat_timeout(HEARTBEAT_TIMEOUT)
@@ -75,11 +79,11 @@ impl RunWorkflow {
             // A handler that is under way would be lost.
             ctx.wait_condition(|state: &Self| state.handlers == 0).await?;
             let is_woken = ctx.state(|state| state.wakes) != seen;
-            match report.wake {
-                _ if is_woken => {}
-                NextWake::Now => {}
+            let wait = if is_woken { NextWake::Now } else { report.wake };
+            match wait {
+                NextWake::Now if segments < MAX_SEGMENTS => {}
                 NextWake::Never => return Ok(report.state),
-                wait @ (NextWake::At { .. } | NextWake::AfterSignal) => {
+                NextWake::Now | NextWake::At { .. } | NextWake::AfterSignal => {
                     let next = WorkflowInput { run: input.run.clone(), wait };
                     ctx.continue_as_new(next, ContinueAsNewOptions::default())?;
                 }

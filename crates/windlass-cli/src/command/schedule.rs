@@ -1,6 +1,7 @@
 //! `windlass schedule`: runs that are submitted at the times of a calendar.
 
 use serde_json::json;
+use windlass::error::StoreError;
 use windlass::fleet::{CronTimes, MissedTimes, RunQueue, RunSchedule, RunSubmission, StoredSchedule};
 use windlass_text::SafeText;
 
@@ -73,7 +74,14 @@ async fn list_schedules(term: &Terminal, queue: &dyn RunQueue) -> Result<Command
     if schedules.is_empty() && term.output_format() == OutputFormat::Text {
         term.eprint_line("no schedules; `windlass schedule add` adds one");
     }
-    for StoredSchedule { schedule, covered_until } in schedules {
+    for StoredSchedule { name, schedule, covered_until } in schedules {
+        let schedule = match schedule {
+            Ok(schedule) => schedule,
+            Err(error) => {
+                print_unreadable(term, &name, &error);
+                continue;
+            }
+        };
         match term.output_format() {
             OutputFormat::Json => term.print_json(&json!({
                 "name": schedule.name,
@@ -93,6 +101,18 @@ async fn list_schedules(term: &Terminal, queue: &dyn RunQueue) -> Result<Command
         }
     }
     Ok(CommandExit::Success)
+}
+
+/// Prints a schedule that cannot be read, and is not fired.
+fn print_unreadable(term: &Terminal, name: &str, error: &StoreError) {
+    match term.output_format() {
+        OutputFormat::Json => term.print_json(&json!({ "name": name, "error": error.to_string() })),
+        OutputFormat::Text => term.print_line(styled![
+            paint(TextStyle::Name, SafeText::from_words(name).truncate(24).pad(16)),
+            "  ",
+            SafeText::from_line(&format!("cannot be read: {error}")),
+        ]),
+    }
 }
 
 async fn remove_schedule(term: &Terminal, queue: &dyn RunQueue, name: &str) -> Result<CommandExit, CliError> {

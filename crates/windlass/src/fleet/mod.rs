@@ -40,7 +40,7 @@ pub use queue::{
 };
 pub use queue_wrapper::QueueWrapper;
 pub use registry::{AgentRegistry, DeployedAgent};
-pub use schedule::{MissedTimes, RunSchedule, StoredSchedule, fire_schedules};
+pub use schedule::{FiredSchedules, MissedTimes, RunSchedule, StoredSchedule, fire_schedules};
 pub use segment::{SegmentEnd, SegmentLimit};
 pub use work_rows::{UnreadableRun, WorkRows};
 pub use worker::{RetryBackoff, Worker, WorkerReport, WorkerStop};

@@ -48,12 +48,23 @@ pub enum MissedTimes {
 }
 
 /// A schedule as a queue keeps it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct StoredSchedule {
-    /// The schedule.
-    pub schedule: RunSchedule,
+    /// Name of the schedule.
+    pub name: String,
+    /// The schedule, or the error if it cannot be read.
+    pub schedule: Result<RunSchedule, StoreError>,
     /// Time up to which the times of the schedule were dealt with.
     pub covered_until: Timestamp,
+}
+
+/// The result of firing the schedules of a queue.
+#[derive(Clone, Debug, Default)]
+pub struct FiredSchedules {
+    /// Number of runs that were submitted.
+    pub submitted: u64,
+    /// Schedules that could not be fired, by their names. They are fired later, when the error is mended.
+    pub failures: Vec<(String, StoreError)>,
 }
 
 impl RunSchedule {
@@ -75,11 +86,11 @@ impl RunSchedule {
     }
 }
 
-impl StoredSchedule {
-    /// Returns the times that are due and not skipped, in their order.
-    fn due_times(&self, now: Timestamp) -> Vec<Timestamp> {
-        let RunSchedule { times, missed, .. } = &self.schedule;
-        let begin = self.covered_until.max(Timestamp(now.0.saturating_sub(FORGOTTEN_AFTER_MS)));
+impl RunSchedule {
+    /// Returns the times since `covered_until` that are due and not skipped, in their order.
+    fn due_times(&self, covered_until: Timestamp, now: Timestamp) -> Vec<Timestamp> {
+        let Self { times, missed, .. } = self;
+        let begin = covered_until.max(Timestamp(now.0.saturating_sub(FORGOTTEN_AFTER_MS)));
         let due = std::iter::successors(times.next_after(begin), |last| times.next_after(*last))
             .take_while(|time| *time <= now);
         // No more than two times are less than a minute past.
@@ -105,33 +116,50 @@ impl StoredSchedule {
     }
 }
 
-/// Submits the runs of all schedules that are due, and returns their number. Workers do it by themselves.
+/// Submits the runs of all schedules that are due. Workers do it by themselves. A schedule that cannot be read, or whose
+/// runs cannot be submitted, keeps no other schedule waiting.
 ///
 /// # Errors
 ///
-/// Returns the error of the store.
-pub async fn fire_schedules(queue: &dyn RunQueue, now: Timestamp) -> Result<u64, StoreError> {
-    let mut submitted = 0;
-    for stored in queue.list_schedules().await? {
-        if stored.schedule.times.next_after(stored.covered_until).is_none_or(|time| time > now) {
-            continue;
+/// Returns the error of the store if it cannot list its schedules.
+pub async fn fire_schedules(queue: &dyn RunQueue, now: Timestamp) -> Result<FiredSchedules, StoreError> {
+    let mut fired = FiredSchedules::default();
+    for StoredSchedule { name, schedule, covered_until } in queue.list_schedules().await? {
+        let result = match schedule {
+            Ok(schedule) => fire_schedule(queue, &schedule, covered_until, now, &mut fired.submitted).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = result {
+            fired.failures.push((name, error));
         }
-        for time in stored.due_times(now) {
-            let schedule = &stored.schedule;
-            let submission = RunSubmission { run: schedule.run_id_at(time), ..schedule.submission.clone() };
-            match queue.submit_run(&submission, now).await {
-                Ok(SubmitResult::Accepted) => submitted += 1,
-                Ok(SubmitResult::AlreadySubmitted) => {}
-                // The schedule was replaced after another worker had submitted the run of this time.
-                Err(error) if error.kind() == StoreErrorKind::AlreadyExists => {
-                    warn_of_other_run(queue, &submission).await;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        queue.advance_schedule(&stored.schedule.name, stored.covered_until, now).await?;
     }
-    Ok(submitted)
+    Ok(fired)
+}
+
+/// Submits the runs of a schedule that are due, and adds their number to `submitted`.
+async fn fire_schedule(
+    queue: &dyn RunQueue,
+    schedule: &RunSchedule,
+    covered_until: Timestamp,
+    now: Timestamp,
+    submitted: &mut u64,
+) -> Result<(), StoreError> {
+    if schedule.times.next_after(covered_until).is_none_or(|time| time > now) {
+        return Ok(());
+    }
+    for time in schedule.due_times(covered_until, now) {
+        let submission = RunSubmission { run: schedule.run_id_at(time), ..schedule.submission.clone() };
+        match queue.submit_run(&submission, now).await {
+            Ok(SubmitResult::Accepted) => *submitted += 1,
+            Ok(SubmitResult::AlreadySubmitted) => {}
+            // The schedule was replaced after another worker had submitted the run of this time.
+            Err(error) if error.kind() == StoreErrorKind::AlreadyExists => {
+                warn_of_other_run(queue, &submission).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    queue.advance_schedule(&schedule.name, covered_until, now).await
 }
 
 /// Warns if the run under the id of a scheduled one is of another agent or tenant, so that it is no run of the

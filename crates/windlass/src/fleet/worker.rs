@@ -19,7 +19,7 @@ use super::segment::{
 };
 use super::segment_store::SegmentStore;
 use super::worker_metrics::WorkerMetrics;
-use super::worker_peers::{OtherWorkers, RegularCheck};
+use super::worker_peers::{OtherWorkers, RegularCheck, UnfiredSchedules};
 use super::worker_pulse::WorkerPulse;
 use crate::clock::RunClock;
 use crate::error::{StoreError, StoreErrorKind};
@@ -413,6 +413,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
     ) -> WorkEnd {
         let mut others = OtherWorkers::default();
         let mut calendar = RegularCheck::default();
+        let mut unfired = UnfiredSchedules::default();
         let mut active = ActiveSegments::default();
         while !self.stop.token.is_cancelled() && !pulse.is_lost() {
             if others.check.is_due(self.settings.lease_duration / 8)
@@ -425,7 +426,7 @@ impl<C: Send + Sync + 'static> Worker<C> {
             }
             if calendar.is_due(SCHEDULE_INTERVAL) {
                 match self.run_until_stopped(fire_schedules(&*self.queue, wall_clock_now())).await {
-                    Some(Ok(_)) => {}
+                    Some(Ok(fired)) => unfired.report(pulse.name(), fired.failures),
                     Some(Err(error)) => {
                         tracing::warn!(worker = %pulse.name(), %error, "the schedules could not be fired");
                     }

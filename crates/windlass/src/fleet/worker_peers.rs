@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::queue::RunQueue;
-use crate::error::StoreErrorKind;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::store::{LeaseStanding, LeaseWatch};
 
 /// Something that a worker looks at from time to time.
@@ -22,6 +22,26 @@ impl RegularCheck {
             self.looked_at = Some(now);
         }
         is_due
+    }
+}
+
+/// The schedules that a worker could not fire when it looked last.
+#[derive(Default)]
+pub(super) struct UnfiredSchedules {
+    errors: BTreeMap<String, String>,
+}
+
+impl UnfiredSchedules {
+    /// Logs each failure, unless the last look has found the same.
+    pub(super) fn report(&mut self, worker: &str, failures: Vec<(String, StoreError)>) {
+        let errors: BTreeMap<_, _> =
+            failures.into_iter().map(|(schedule, error)| (schedule, error.to_string())).collect();
+        for (schedule, error) in &errors {
+            if self.errors.get(schedule) != Some(error) {
+                tracing::warn!(worker, schedule, error, "a schedule could not be fired");
+            }
+        }
+        self.errors = errors;
     }
 }
 

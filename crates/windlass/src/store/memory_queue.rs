@@ -24,7 +24,8 @@ pub(super) struct MemoryQueue {
     last_order: u64,
     last_position: u64,
     shares: BTreeMap<ShareKey, u64>,
-    schedules: BTreeMap<String, StoredSchedule>,
+    /// Each with the time up to which its times were dealt with.
+    schedules: BTreeMap<String, (RunSchedule, Timestamp)>,
 }
 
 #[derive(Debug)]
@@ -454,9 +455,8 @@ impl RunQueue for MemoryStore {
     fn save_schedule<'a>(&'a self, schedule: &'a RunSchedule, now: Timestamp) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
             let known = kept.queue.schedules.get(&schedule.name);
-            if known.is_none_or(|known| known.schedule != *schedule) {
-                let stored = StoredSchedule { schedule: schedule.clone(), covered_until: now };
-                kept.queue.schedules.insert(schedule.name.clone(), stored);
+            if known.is_none_or(|(known, _)| known != schedule) {
+                kept.queue.schedules.insert(schedule.name.clone(), (schedule.clone(), now));
             }
             Ok(())
         })
@@ -467,7 +467,16 @@ impl RunQueue for MemoryStore {
     }
 
     fn list_schedules(&self) -> StoreFuture<'_, Vec<StoredSchedule>> {
-        self.ready_result(|kept| Ok(kept.queue.schedules.values().cloned().collect()))
+        self.ready_result(|kept| {
+            let schedules = kept.queue.schedules.values().cloned();
+            Ok(schedules
+                .map(|(schedule, covered_until)| StoredSchedule {
+                    name: schedule.name.clone(),
+                    schedule: Ok(schedule),
+                    covered_until,
+                })
+                .collect())
+        })
     }
 
     fn advance_schedule<'a>(
@@ -477,10 +486,10 @@ impl RunQueue for MemoryStore {
         until: Timestamp,
     ) -> StoreFuture<'a, ()> {
         self.ready_result(|kept| {
-            if let Some(stored) = kept.queue.schedules.get_mut(name)
-                && stored.covered_until == from
+            if let Some((_, covered_until)) = kept.queue.schedules.get_mut(name)
+                && *covered_until == from
             {
-                stored.covered_until = until;
+                *covered_until = until;
             }
             Ok(())
         })

@@ -40,6 +40,21 @@ pub enum PostDecisionError {
     Signature(#[from] SignatureError),
 }
 
+impl PostDecisionError {
+    /// Returns the error of the store, if the store and not the decision is the reason.
+    pub fn store_error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Open(OpenRunError::Store(error)) | Self::Store(error) => Some(error),
+            Self::Open(_) | Self::Decide(_) | Self::AlreadyTaken(_) | Self::Signature(_) => None,
+        }
+    }
+
+    /// True if the same decision cannot be posted later, however often it is repeated.
+    pub fn is_final(&self) -> bool {
+        self.store_error().is_none_or(StoreError::is_final)
+    }
+}
+
 /// A decision that is taken and cannot be corrected any more.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("call `{call}`: the decision of {} is taken and cannot be corrected: it was {}",

@@ -272,8 +272,10 @@ impl RestoreMarking<'_> {
     async fn skip_schedules(&self) -> Result<Vec<SkippedSchedule>, StoreError> {
         let mut skipped = Vec::new();
         for stored in self.store.list_schedules().await? {
-            let (name, since, now) = (stored.schedule.name, stored.covered_until, self.clock.now());
-            if stored.schedule.times.next_after(since).is_some_and(|time| time <= now) {
+            let (name, since, now) = (stored.name, stored.covered_until, self.clock.now());
+            // One that cannot be read may become readable, and nobody knows which of its times were dealt with.
+            let next = stored.schedule.as_ref().map(|schedule| schedule.times.next_after(since));
+            if next.map_or(true, |next| next.is_some_and(|time| time <= now)) {
                 self.store.advance_schedule(&name, since, now).await?;
                 skipped.push(SkippedSchedule { name, since });
             }

@@ -16,6 +16,23 @@ fn hourly(name: &str) -> RunSchedule {
     }
 }
 
+/// Returns the schedules that can be read, with the time up to which each was dealt with.
+async fn listed<Q: RunQueue>(check: StoreCheck, queue: &Q) -> Vec<(String, RunSchedule, Timestamp)> {
+    let stored = check.expect_ok("listing the schedules", queue.list_schedules().await);
+    let read = |stored: StoredSchedule| {
+        let schedule = check.expect_ok("reading a schedule", stored.schedule);
+        (stored.name, schedule, stored.covered_until)
+    };
+    stored.into_iter().map(read).collect()
+}
+
+/// Fires the schedules, all of which must be fired, and returns the number of submitted runs.
+async fn fire<Q: RunQueue>(check: StoreCheck, queue: &Q, now: Timestamp) -> u64 {
+    let fired = check.expect_ok("firing", fire_schedules(queue, now).await);
+    check.expect_equal("the schedules that were not fired", fired.failures.len(), 0);
+    fired.submitted
+}
+
 async fn submitted<Q: RunQueue>(check: StoreCheck, queue: &Q) -> Vec<String> {
     let runs = check.expect_ok("listing the queue", queue.list_queued_runs(None, 99).await);
     runs.iter().map(|queued| queued.submission.run.to_string()).collect()
@@ -29,18 +46,16 @@ pub(super) async fn schedules_are_kept<Q: RunQueue>(check: StoreCheck, queue: Q)
     check.expect_ok("advancing", queue.advance_schedule("report", at(5), at(9)).await);
     check.expect_ok("advancing from an earlier state", queue.advance_schedule("report", at(5), at(99)).await);
     check.expect_ok("saving the same", queue.save_schedule(&schedule, at(50)).await);
-    let listed = check.expect_ok("listing", queue.list_schedules().await);
-    let stored = StoredSchedule { schedule: schedule.clone(), covered_until: at(9) };
-    check.expect_equal("the schedule", listed, vec![stored]);
+    let stored = [("report".to_owned(), schedule.clone(), at(9))];
+    check.expect_equal("the schedule", listed(check, &queue).await, stored.into());
     let changed = schedule.missed(MissedTimes::Skip);
     check.expect_ok("replacing", queue.save_schedule(&changed, at(70)).await);
-    let listed = check.expect_ok("listing", queue.list_schedules().await);
-    let stored = StoredSchedule { schedule: changed, covered_until: at(70) };
-    check.expect_equal("the new schedule", listed, vec![stored]);
+    let stored = [("report".to_owned(), changed, at(70))];
+    check.expect_equal("the new schedule", listed(check, &queue).await, stored.into());
     let removed = check.expect_ok("removing", queue.remove_schedule("report").await);
     let again = check.expect_ok("removing again", queue.remove_schedule("report").await);
     check.expect_equal("what was removed", (removed, again), (true, false));
-    check.expect_equal("the rest", check.expect_ok("listing", queue.list_schedules().await), Vec::new());
+    check.expect_equal("the rest", listed(check, &queue).await, Vec::new());
 }
 
 /// Each time submits one run, whoever fires the schedule and how often; missed times are treated by their policy.
@@ -48,16 +63,15 @@ pub(super) async fn schedules_submit_runs<Q: RunQueue>(check: StoreCheck, queue:
     let schedule = hourly("report");
     let at = |time| Timestamp(time);
     check.expect_ok("saving", queue.save_schedule(&schedule, at(HOUR / 2)).await);
-    let early = check.expect_ok("firing early", fire_schedules(&queue, at(HOUR - 1)).await);
+    let early = fire(check, &queue, at(HOUR - 1)).await;
     check.expect_equal("the runs before the first time", early, 0);
-    let (one, two) =
-        futures_util::future::join(fire_schedules(&queue, at(HOUR)), fire_schedules(&queue, at(HOUR))).await;
-    let fired = check.expect_ok("firing", one) + check.expect_ok("firing at once", two);
-    check.expect_equal("the runs of the first time", fired, 1);
+    let at_once = futures_util::future::join(fire(check, &queue, at(HOUR)), fire(check, &queue, at(HOUR)));
+    let (one, two) = at_once.await;
+    check.expect_equal("the runs of the first time", one + two, 1);
     // A worker died after it had submitted the run of the next time, and before it noted it.
     let next = RunSubmission { run: schedule.run_id_at(at(2 * HOUR)), ..schedule.submission.clone() };
     check.expect_ok("submitting", queue.submit_run(&next, at(2 * HOUR)).await);
-    let repeated = check.expect_ok("firing again", fire_schedules(&queue, at(2 * HOUR + 1)).await);
+    let repeated = fire(check, &queue, at(2 * HOUR + 1)).await;
     check.expect_equal("the runs of a time that was dealt with", repeated, 0);
     let of_time = |name: &str, hour: u64| format!("{name}@{}", hour * HOUR / 1_000);
     check.expect_equal(
@@ -77,14 +91,14 @@ pub(super) async fn schedules_submit_runs<Q: RunQueue>(check: StoreCheck, queue:
         let schedule = hourly(name).missed(missed);
         check.expect_ok("saving", queue.save_schedule(&schedule, at(2 * HOUR)).await);
         let late = at(5 * HOUR + 2 * MINUTE);
-        let fired = check.expect_ok("firing late", fire_schedules(&queue, late).await);
+        let fired = fire(check, &queue, late).await;
         check.expect_equal(name, fired, hours.len() as u64);
         for hour in hours {
             let run = RunId::from(of_time(name, hour));
             let queued = check.expect_ok("loading", queue.load_queued_run(&run).await);
             check.expect_equal("the run of a missed time is submitted", queued.is_some(), true);
         }
-        let fired = check.expect_ok("firing on time", fire_schedules(&queue, at(6 * HOUR + 1)).await);
+        let fired = fire(check, &queue, at(6 * HOUR + 1)).await;
         check.expect_equal("the run of a time that was not missed", fired, 1);
         check.expect_ok("removing", queue.remove_schedule(name).await);
     }

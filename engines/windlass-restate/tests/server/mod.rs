@@ -13,10 +13,13 @@ pub(crate) struct TestServer {
     program: PathBuf,
     folder: tempfile::TempDir,
     nodes: Vec<ServerNode>,
+    /// The node that clients talk to. In a cluster it does not lead the partition.
+    front: usize,
 }
 
 /// A node of a server.
 struct ServerNode {
+    port: u16,
     ingress: u16,
     admin: u16,
     process: Option<ChildProcess>,
@@ -51,13 +54,15 @@ impl TestServer {
             );
             std::fs::write(folder.path().join(format!("node-{number}.toml")), settings)
                 .expect("it is written");
-            nodes.push(ServerNode { ingress, admin, process: None });
+            nodes.push(ServerNode { port: *port, ingress, admin, process: None });
         }
-        let mut server = Self { program, folder, nodes };
+        let mut server = Self { program, folder, nodes, front: 0 };
         for number in 0..count {
             server.start_node(number);
         }
         server.wait_until_healthy().await;
+        let leader = server.wait_for_leader().await;
+        server.front = (0..count).find(|number| *number != leader).unwrap_or(leader);
         Some(server)
     }
 
@@ -79,41 +84,71 @@ impl TestServer {
         .await;
     }
 
-    /// Kills the first node, as a crash does.
-    pub(crate) fn kill(&mut self) {
-        self.nodes[0].process.take().expect("it runs").kill();
+    /// Waits until a running node leads the only partition, and returns its number.
+    pub(crate) async fn wait_for_leader(&self) -> usize {
+        let find = || self.nodes.iter().position(ServerNode::is_leader);
+        wait_for("a node leads the partition", async || find().is_some()).await;
+        find().expect("a node leads the partition")
     }
 
-    /// Starts the first node again, and waits until it answers.
-    pub(crate) async fn resume(&mut self) {
-        self.start_node(0);
+    /// Kills the node that leads the partition, as a crash does, and returns its number.
+    pub(crate) async fn kill_leader(&mut self) -> usize {
+        let leader = self.wait_for_leader().await;
+        assert!(
+            self.nodes.len() == 1 || leader != self.front,
+            "the partition has moved to the node of the clients"
+        );
+        self.nodes[leader].process.take().expect("it runs").kill();
+        leader
+    }
+
+    /// Starts a node again, and waits until it answers.
+    pub(crate) async fn resume(&mut self, number: usize) {
+        self.start_node(number);
         self.wait_until_healthy().await;
     }
 
-    fn last_node(&self) -> &ServerNode {
-        self.nodes.last().expect("a server has a node")
+    fn front_node(&self) -> &ServerNode {
+        &self.nodes[self.front]
     }
 
-    /// Returns the address of the ingress of the last node.
+    /// Returns the address of the ingress.
     pub(crate) fn ingress_address(&self) -> String {
-        format!("http://127.0.0.1:{}", self.last_node().ingress)
+        format!("http://127.0.0.1:{}", self.front_node().ingress)
     }
 
-    /// Returns the address of the admin API of the last node.
+    /// Returns the address of the admin API.
     pub(crate) fn admin_address(&self) -> String {
-        format!("http://127.0.0.1:{}", self.last_node().admin)
+        format!("http://127.0.0.1:{}", self.front_node().admin)
     }
 
     /// Counts the invocations of `drive` that are in a state.
     pub(crate) fn count_segments(&self, status: &str) -> usize {
+        self.segment_starts(status).len()
+    }
+
+    /// Returns the time of the last attempt of each invocation of `drive` that is in a state.
+    pub(crate) fn segment_starts(&self, status: &str) -> Vec<Value> {
         let query = format!(
-            "select id from sys_invocation where target_handler_name = 'drive' and status = '{status}'"
+            "select last_start_at from sys_invocation where target_handler_name = 'drive' and status = '{status}'"
         );
         let body = json!({ "query": query }).to_string();
-        let answer = request(self.last_node().admin, "POST", "/query", Some(&body));
+        let answer = request(self.front_node().admin, "POST", "/query", Some(&body));
         let rows = answer.filter(|(status, _)| *status == 200);
         let rows = rows.and_then(|(_, body)| serde_json::from_str::<Value>(&body).ok());
-        rows.and_then(|rows| rows["rows"].as_array().map(Vec::len)).unwrap_or_default()
+        let rows = rows.and_then(|rows| rows["rows"].as_array().cloned()).unwrap_or_default();
+        rows.iter().map(|row| row["last_start_at"].clone()).collect()
+    }
+}
+
+impl ServerNode {
+    /// Returns true if this node runs and leads the only partition.
+    fn is_leader(&self) -> bool {
+        let metrics = self.process.as_ref().and_then(|_| request(self.port, "GET", "/metrics", None));
+        metrics.is_some_and(|(_, text)| {
+            let line = text.lines().find(|line| line.starts_with("restate_num_active_partition_leaders{"));
+            line.is_some_and(|line| line.ends_with(" 1"))
+        })
     }
 }
 

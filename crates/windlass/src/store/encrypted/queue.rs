@@ -160,12 +160,14 @@ impl QueueWrapper for EncryptedStore {
 
     fn list_schedules(&self) -> StoreFuture<'_, Vec<StoredSchedule>> {
         Box::pin(async move {
-            let open = |stored: StoredSchedule| -> Result<StoredSchedule, StoreError> {
-                let submission = open_submission(&self.keys, stored.schedule.submission.clone())?;
-                let schedule = RunSchedule { submission, ..stored.schedule };
-                Ok(StoredSchedule { schedule, ..stored })
+            let open = |schedule: RunSchedule| -> Result<RunSchedule, StoreError> {
+                let submission = open_submission(&self.keys, schedule.submission.clone())?;
+                Ok(RunSchedule { submission, ..schedule })
             };
-            self.inner.list_schedules().await?.into_iter().map(open).collect()
+            let listed = self.inner.list_schedules().await?.into_iter();
+            Ok(listed
+                .map(|stored| StoredSchedule { schedule: stored.schedule.and_then(open), ..stored })
+                .collect())
         })
     }
 }

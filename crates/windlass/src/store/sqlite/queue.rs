@@ -309,7 +309,7 @@ fn read_taken(row: &Row<'_>) -> Result<TakenRun, SqliteError> {
 }
 
 /// Separates the damage of one value from errors of the database.
-fn separate_damage<T>(read: Result<T, SqliteError>) -> Result<Result<T, StoreError>, SqliteError> {
+pub(super) fn separate_damage<T>(read: Result<T, SqliteError>) -> Result<Result<T, StoreError>, SqliteError> {
     match read {
         Ok(value) => Ok(Ok(value)),
         Err(SqliteError::Corrupt(reason)) => Ok(Err(StoreError::with_kind(StoreErrorKind::Corrupt, reason))),

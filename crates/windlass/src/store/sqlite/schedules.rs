@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use windlass_core::id::Timestamp;
 
 use super::file::{SqliteError, compute_checksum, verify_checksum};
+use super::queue::separate_damage;
 use super::{from_json_text, from_sql_time, to_json_text, to_sql_time};
 use crate::fleet::{RunSchedule, StoredSchedule};
 
@@ -42,7 +43,7 @@ pub(super) fn remove_schedule(db: &Connection, name: &str) -> Result<bool, Sqlit
 }
 
 pub(super) fn list_schedules(db: &Connection) -> Result<Vec<StoredSchedule>, SqliteError> {
-    let mut select = db.prepare_cached("SELECT covered, hash, body FROM schedules ORDER BY name")?;
+    let mut select = db.prepare_cached("SELECT covered, hash, body, name FROM schedules ORDER BY name")?;
     let mut rows = select.query([])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
@@ -63,8 +64,10 @@ pub(super) fn advance_schedule(
 }
 
 fn read_schedule(row: &Row<'_>) -> Result<StoredSchedule, SqliteError> {
+    let read = || from_json_text(&verify_checksum(&row.get(1)?, row.get::<_, String>(2)?)?);
     Ok(StoredSchedule {
-        schedule: from_json_text(&verify_checksum(&row.get(1)?, row.get::<_, String>(2)?)?)?,
+        name: row.get(3)?,
+        schedule: separate_damage(read())?,
         covered_until: from_sql_time(row.get(0)?),
     })
 }
