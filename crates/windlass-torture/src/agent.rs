@@ -85,10 +85,8 @@ impl Model for OrderModel {
         } else {
             let items = calls.into_iter().map(|call| {
                 let arguments = match (call.tool, self.build) {
-                    (HELPER, _) => json!({ "input": call.what }),
-                    // A strict schema has the model mention every parameter.
-                    (_, WorkerBuild::Extended) => json!({ "what": call.what, "note": null }),
-                    _ => json!({ "what": call.what }),
+                    (HELPER, _) => json!({ "input": call.arguments.what }),
+                    (_, build) => call.arguments.as_written_for(build),
                 };
                 Arc::new(Item::call(call.id, call.tool, arguments.to_string()))
             });

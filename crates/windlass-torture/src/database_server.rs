@@ -31,9 +31,14 @@ impl DatabaseServer {
         Ok(server)
     }
 
-    /// Returns the address of the database.
-    pub fn address(&self) -> String {
-        format!("postgres://windlass@127.0.0.1:{}/postgres?sslmode=disable", self.port)
+    /// Returns the port of the server.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the address of the database, by way of a port of this machine.
+    pub fn address_by(port: u16) -> String {
+        format!("postgres://windlass@127.0.0.1:{port}/postgres?sslmode=disable")
     }
 
     /// Crashes the server and starts it again: connections break, and transactions that were not committed are lost.
