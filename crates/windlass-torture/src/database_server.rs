@@ -1,5 +1,6 @@
 //! A PostgreSQL server of the torture's own, on a free port of this machine, which is crashed and started again.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -36,9 +37,9 @@ impl DatabaseServer {
         self.port
     }
 
-    /// Returns the address of the database, by way of a port of this machine.
-    pub fn address_by(port: u16) -> String {
-        format!("postgres://windlass@127.0.0.1:{port}/postgres?sslmode=disable")
+    /// Returns the address of the database, by way of an address of this machine.
+    pub fn address_by(address: SocketAddr) -> String {
+        format!("postgres://windlass@{address}/postgres?sslmode=disable")
     }
 
     /// Crashes the server and starts it again: connections break, and transactions that were not committed are lost.

@@ -42,6 +42,8 @@ pub struct DeciderSettings {
     pub folder: RoundFolder,
     /// The outside world.
     pub world: OutsideWorld,
+    /// Name of the process.
+    pub name: String,
     /// Seed of all decisions.
     pub seed: u64,
     /// True if she corrects some of her decisions.
@@ -69,7 +71,8 @@ struct Decider {
 /// Returns the message of an error of the outside world. Errors of the store are retried.
 pub async fn decide(settings: DeciderSettings) -> Result<(), String> {
     let store = open_store(&settings.folder, settings.planted, WorkerBuild::Base).await;
-    let rng = SimRng::for_purpose(settings.seed, "orders");
+    // A decider goes on otherwise than the one before it did.
+    let rng = SimRng::for_purpose(settings.seed, &format!("orders of {}", settings.name));
     let posted_orders = BTreeMap::new();
     let decided = BTreeSet::new();
     let mut decider = Decider { settings, store, decided, posted_orders, attempts: 0, rng };
@@ -217,7 +220,7 @@ impl Decider {
     async fn edit_sometimes(&mut self, orders: &BTreeMap<String, RunOrder>) -> Result<(), String> {
         let sessions: BTreeSet<&str> = orders.values().filter_map(|order| order.session.as_deref()).collect();
         let sessions: Vec<&str> = sessions.into_iter().collect();
-        if sessions.is_empty() || !self.rng.chance(3) {
+        if sessions.is_empty() || !self.rng.chance(6) {
             return Ok(());
         }
         let session = *self.rng.pick(&sessions);
@@ -231,7 +234,9 @@ impl Decider {
         let Some(queue) = &self.store.queue else { return Ok(()) };
         let queue = queue.clone();
         let posted = self.posted_orders.get(&order.run).copied().unwrap_or_default();
-        if posted >= MAX_QUEUE_ORDERS || !self.rng.chance(3) {
+        // A run that nobody cancels in time ends by itself.
+        let chance = if order.is_cancelled { 15 } else { 3 };
+        if posted >= MAX_QUEUE_ORDERS || !self.rng.chance(chance) {
             return Ok(());
         }
         let text = format!("and mind point {} of {}", self.next_name(), order.run);
@@ -263,8 +268,8 @@ impl Decider {
         Ok(())
     }
 
-    /// Forks a run that has ended, or one that goes on beside its fork. A fork belongs to no session, so that a call whose
-    /// receipt is the session's cannot go on in it.
+    /// Forks a run that has ended, or one that goes on beside its fork. A fork belongs to no session, and an agent
+    /// with a tool whose receipts are the session's is refused in it.
     async fn fork_sometimes(
         &self,
         order: &RunOrder,
@@ -274,8 +279,8 @@ impl Decider {
         let new_run = format!("fork-of-{}", order.run);
         let mut rng = SimRng::for_purpose(self.settings.seed, &new_run);
         let fork_count = orders.values().filter(|order| order.fork_of.is_some()).count();
-        let needs_session = order.own_calls().any(|call| call.tool == "session_key");
-        let is_wanted = rng.chance(50) && !needs_session && order.fork_of.is_none() && !order.is_cancelled;
+        let is_wanted =
+            rng.chance(50) && !order.has_session_key && order.fork_of.is_none() && !order.is_cancelled;
         let is_due = match rng.chance(50) {
             true => stored.status == RunStatus::Finished,
             false => stored.record_count > 3 + rng.below(15),
@@ -295,9 +300,8 @@ impl Decider {
             }
         }
         let fork_of = Some(order.run.clone());
-        let RunOrder { seed, has_session_agent, .. } = *order;
-        let is_cancelled = false;
-        let fork = RunOrder { run: new_run, seed, session: None, has_session_agent, fork_of, is_cancelled };
+        let (seed, has_session_key, is_cancelled) = (order.seed, false, false);
+        let fork = RunOrder { run: new_run, seed, session: None, has_session_key, fork_of, is_cancelled };
         append_line(&self.settings.folder.forks(), &fork).map_err(|error| error.to_string())
     }
 }

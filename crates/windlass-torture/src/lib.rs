@@ -11,6 +11,7 @@ pub mod decision_log;
 pub mod deployment;
 pub mod fault;
 pub mod files;
+pub mod namespace;
 pub mod network;
 pub mod order;
 pub mod outside;

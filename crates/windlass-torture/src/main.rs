@@ -112,7 +112,9 @@ fn run_role(role: &str, arguments: &[String]) -> Result<(), String> {
     let runtime = build_runtime()?;
     if role == "decider" {
         let has_corrections = decisions == "correcting";
-        return runtime.block_on(decide(DeciderSettings { folder, world, seed, has_corrections, planted }));
+        let name = name.clone();
+        let settings = DeciderSettings { folder, world, name, seed, has_corrections, planted };
+        return runtime.block_on(decide(settings));
     }
     let settings = WorkerSettings {
         folder,

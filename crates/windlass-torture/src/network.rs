@@ -3,6 +3,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,6 +14,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use windlass_sim::SimRng;
+
+use crate::namespace::NetworkNamespace;
 
 /// A direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,9 @@ enum NetworkFault {
     HoldBoth,
     /// What is sent for a while is lost, and the connections are reset after it.
     Lose,
+    /// Packets of the process are lost for a while, and those to it, too, if the direction is `ToProcess`. They are sent
+    /// again, if no side has given up.
+    LosePackets(Direction),
 }
 
 /// The flow of bytes.
@@ -54,6 +61,7 @@ struct LinkState {
     resets: u64,
     tears: [u64; 2],
     half_closes: [u64; 2],
+    loses_packets: bool,
 }
 
 impl LinkState {
@@ -64,7 +72,9 @@ impl LinkState {
 
 /// The network of one process. It ends when the value is dropped.
 pub struct NetworkLink {
-    port: u16,
+    address: SocketAddr,
+    /// The namespace of the process, if it has one of its own.
+    namespace: Option<NetworkNamespace>,
     state: watch::Sender<LinkState>,
     accepting: JoinHandle<()>,
 }
@@ -74,11 +84,12 @@ impl NetworkLink {
     ///
     /// # Errors
     /// Returns the error of the listener.
-    pub fn open(runtime: &Handle, server_port: u16) -> io::Result<Self> {
+    pub fn open(runtime: &Handle, server_port: u16, namespace: Option<NetworkNamespace>) -> io::Result<Self> {
         let _runtime = runtime.enter();
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let here = namespace.as_ref().map_or(Ipv4Addr::LOCALHOST, NetworkNamespace::host_address);
+        let listener = std::net::TcpListener::bind((here, 0))?;
         listener.set_nonblocking(true)?;
-        let port = listener.local_addr()?.port();
+        let address = listener.local_addr()?;
         let listener = TcpListener::from_std(listener)?;
         let (state, watched) = watch::channel(LinkState::default());
         let server = SocketAddr::from((Ipv4Addr::LOCALHOST, server_port));
@@ -91,26 +102,49 @@ impl NetworkLink {
                 }
             }
         });
-        Ok(Self { port, state, accepting })
+        Ok(Self { address, namespace, state, accepting })
     }
 
-    /// Returns the port at which the process reaches the server.
-    pub fn port(&self) -> u16 {
-        self.port
+    /// Returns the address at which the process reaches the server.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns a command that starts a program behind this network.
+    pub fn command(&self, program: &Path) -> Command {
+        match &self.namespace {
+            Some(namespace) => namespace.command(program),
+            None => Command::new(program),
+        }
     }
 
     /// Injects a fault that the generator chooses. Returns the time after which the network is to be [healed](Self::heal),
     /// if the fault lasts.
-    pub fn cut(&self, rng: &mut SimRng, long_chance: u64, long: Duration) -> Option<Duration> {
+    ///
+    /// # Errors
+    /// Returns the message of an error of the namespace.
+    pub fn cut(
+        &self,
+        rng: &mut SimRng,
+        long_chance: u64,
+        long: Duration,
+    ) -> Result<Option<Duration>, String> {
         let direction = *rng.pick(&[Direction::ToServer, Direction::ToProcess]);
-        let fault = *rng.pick(&[
+        let mut faults = vec![
             NetworkFault::Reset,
             NetworkFault::Tear(direction),
             NetworkFault::HalfClose(direction),
             NetworkFault::HoldOne(direction),
             NetworkFault::HoldBoth,
             NetworkFault::Lose,
-        ]);
+        ];
+        if self.namespace.is_some() {
+            faults.extend([NetworkFault::LosePackets(direction); 2]);
+        }
+        let fault = *rng.pick(&faults);
+        if let (NetworkFault::LosePackets(direction), Some(namespace)) = (fault, &self.namespace) {
+            namespace.lose_packets(direction == Direction::ToProcess)?;
+        }
         let short = Duration::from_millis(5 + rng.below(300));
         let lasting = if rng.chance(long_chance) { long } else { short };
         self.state.send_modify(|state| match fault {
@@ -120,16 +154,24 @@ impl NetworkLink {
             NetworkFault::HoldOne(direction) => state.flow = LinkFlow::Held(direction),
             NetworkFault::HoldBoth => state.flow = LinkFlow::HeldBoth,
             NetworkFault::Lose => state.flow = LinkFlow::Lost,
+            NetworkFault::LosePackets(_) => state.loses_packets = true,
         });
-        match fault {
-            NetworkFault::HoldOne(_) | NetworkFault::HoldBoth | NetworkFault::Lose => Some(lasting),
+        Ok(match fault {
+            NetworkFault::HoldOne(_)
+            | NetworkFault::HoldBoth
+            | NetworkFault::Lose
+            | NetworkFault::LosePackets(_) => Some(lasting),
             NetworkFault::Reset | NetworkFault::Tear(_) | NetworkFault::HalfClose(_) => None,
-        }
+        })
     }
 
     /// Ends a fault that lasts.
     pub fn heal(&self) {
+        if let Some(namespace) = self.namespace.as_ref().filter(|_| self.state.borrow().loses_packets) {
+            namespace.deliver_packets();
+        }
         self.state.send_modify(|state| {
+            state.loses_packets = false;
             // Neither side would ever learn that bytes are missing.
             state.resets += u64::from(state.flow == LinkFlow::Lost);
             state.flow = LinkFlow::Open;
@@ -236,8 +278,8 @@ mod tests {
                 });
             }
         });
-        let link = NetworkLink::open(&Handle::current(), port).expect("a link");
-        let client = TcpStream::connect((Ipv4Addr::LOCALHOST, link.port())).await.expect("a connection");
+        let link = NetworkLink::open(&Handle::current(), port, None).expect("a link");
+        let client = TcpStream::connect(link.address()).await.expect("a connection");
         (link, client)
     }
 
@@ -256,7 +298,7 @@ mod tests {
         link.state.send_modify(|state| state.resets += 1);
         let broken = client.read(&mut [0; 8]).await.expect_err("a reset");
         assert_eq!(broken.kind(), io::ErrorKind::ConnectionReset);
-        let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, link.port())).await.expect("a new one");
+        let mut client = TcpStream::connect(link.address()).await.expect("a new one");
         assert_eq!(echo(&mut client).await.expect("an answer"), b"word");
     }
 

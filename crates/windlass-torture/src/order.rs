@@ -15,8 +15,8 @@ pub struct RunOrder {
     pub seed: u64,
     /// Session that the run belongs to.
     pub session: Option<String>,
-    /// True if the agent is that of runs with a session. A fork of such a run has it, and belongs to no session.
-    pub has_session_agent: bool,
+    /// True if the agent has the tool whose receipts are the session's.
+    pub has_session_key: bool,
     /// The run that this one is a fork of.
     pub fork_of: Option<String>,
     /// True if the decider cancels the run, unless it ends before.
@@ -51,9 +51,9 @@ pub struct ScriptedCall {
 pub const TURN_COUNT: u32 = 3;
 /// Number of turns with calls of the nested agent.
 pub const HELPER_TURN_COUNT: u32 = 2;
-/// Name of the agent of a run without a session.
+/// Name of the agent without a tool whose receipts are the session's.
 const AGENT: &str = "tortured";
-/// Name of the agent of a run in a session, which has one more tool.
+/// Name of the agent with one.
 const SESSION_AGENT: &str = "tortured_in_session";
 /// Name of the nested agent.
 pub const HELPER: &str = "helper";
@@ -90,15 +90,15 @@ pub fn is_elsewhere(session: &str) -> bool {
     session.starts_with(ELSEWHERE)
 }
 
-/// Returns the name of the agent of runs with a session, or without one.
-pub fn agent_name(has_session: bool) -> &'static str {
-    if has_session { SESSION_AGENT } else { AGENT }
+/// Returns the name of the agent with a tool whose receipts are the session's, or without one.
+pub fn agent_name(has_session_key: bool) -> &'static str {
+    if has_session_key { SESSION_AGENT } else { AGENT }
 }
 
 impl RunOrder {
     /// Returns the name of the run's agent.
     pub fn agent_name(&self) -> &'static str {
-        agent_name(self.has_session_agent)
+        agent_name(self.has_session_key)
     }
 
     /// Returns the words of the user, which no other run has.
@@ -119,7 +119,7 @@ impl RunOrder {
         }
         let mut rng = SimRng::for_purpose(self.seed, &format!("{agent} turn {turn}"));
         let mut tools = if agent == HELPER { HELPER_TOOLS.to_vec() } else { TOOLS.to_vec() };
-        if self.has_session_agent && agent == self.agent_name() {
+        if self.has_session_key && agent == self.agent_name() {
             tools.push("session_key");
             tools.push("session_key");
         }

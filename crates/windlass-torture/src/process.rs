@@ -44,6 +44,8 @@ pub struct RoundSettings {
     pub has_corrections: bool,
     /// The bug that all processes have, if one is planted.
     pub planted: Option<PlantedBug>,
+    /// True if each process has a network namespace of its own.
+    pub has_namespaces: bool,
     /// The fault shim, if there is one.
     pub shim: Option<FaultShim>,
 }
@@ -106,7 +108,7 @@ impl ProcessSlot {
         schema: &str,
         folder: &RoundFolder,
     ) -> Result<(), String> {
-        let address = DatabaseServer::address_by(network.port());
+        let address = DatabaseServer::address_by(network.address());
         let database = StoreDatabase { address, schema: schema.to_owned() };
         append_line(&folder.seen_by(&self.name).database(), &database).map_err(|error| error.to_string())?;
         self.network = Some(network);
@@ -141,7 +143,10 @@ impl ProcessSlot {
         self.incarnation += 1;
         self.collect_failures(counts);
         let program = std::env::current_exe().map_err(said)?;
-        let mut command = Command::new(program);
+        let mut command = match &self.network {
+            Some(network) => network.command(&program),
+            None => Command::new(program),
+        };
         command.arg(match self.role {
             ProcessRole::Worker if round.is_queued => "queue-worker",
             ProcessRole::Worker => "worker",
@@ -251,7 +256,7 @@ impl ProcessSlot {
                 // Long leases make long cuts.
                 let long_chance = if round.is_fenced { 30 } else { 10 };
                 let long = beyond_lease(round, rng);
-                let lasting = network.cut(rng, long_chance, long);
+                let lasting = network.cut(rng, long_chance, long)?;
                 counts.network_cuts += 1;
                 self.network_cut_until = lasting.map(|lasting| Instant::now() + lasting);
             }

@@ -73,8 +73,8 @@ fn create_worker(
     (queue, other_sessions): (Arc<dyn RunQueue>, &Arc<dyn SessionStore>),
     rng: &mut SimRng,
 ) -> Worker<TortureContext> {
-    let registry = [false, true].into_iter().fold(AgentRegistry::new(), |registry, has_session| {
-        registry.deploy(deploy_agent(settings, other_sessions, has_session))
+    let registry = [false, true].into_iter().fold(AgentRegistry::new(), |registry, has_session_key| {
+        registry.deploy(deploy_agent(settings, other_sessions, has_session_key))
     });
     let limit = match rng.below(3) {
         0 => SegmentLimit::Parked,
@@ -92,11 +92,11 @@ fn create_worker(
         .segment_limit(limit)
 }
 
-/// Deploys the agent of runs with a session, or without one. The order of a run says what its model does.
+/// Deploys the agent with a tool whose receipts are the session's, or without one. The order of a run says what its model does.
 fn deploy_agent(
     settings: &WorkerSettings,
     other_sessions: &Arc<dyn SessionStore>,
-    has_session: bool,
+    has_session_key: bool,
 ) -> DeployedAgent<TortureContext> {
     let deployment = ToolDeployment { build: settings.build, planted: settings.planted };
     let actor = format!("{} {}", settings.name, settings.build);
@@ -115,7 +115,7 @@ fn deploy_agent(
         }
     };
     let (build, other_sessions) = (settings.build, other_sessions.clone());
-    DeployedAgent::with_context(torture_agent(has_session, deployment), context).configure_submissions(
+    DeployedAgent::with_context(torture_agent(has_session_key, deployment), context).configure_submissions(
         move |run, submission| {
             let order = find_order(&submission.run);
             let run = run.model(order_model(&order, (&world, &actor), build)).unlimited_turns();

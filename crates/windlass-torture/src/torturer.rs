@@ -1,6 +1,7 @@
 //! The torturer: it starts the processes of a round, injects faults from outside, and lets the round end.
 
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use windlass_sim::SimRng;
 use crate::database_server::DatabaseServer;
 use crate::fault::{Fault, FaultCounts, FaultMenu};
 use crate::files::{RoundFolder, append_line, read_lines};
+use crate::namespace::NetworkNamespace;
 use crate::network::NetworkLink;
 use crate::order::{RunOrder, session_name};
 use crate::outside::{FenceRule, OutsideWorld};
@@ -95,6 +97,14 @@ pub fn torture(options: &TortureOptions, runtime: &Runtime) -> Result<TortureRep
         StoreBackend::File => None,
         StoreBackend::Postgres => Some(DatabaseServer::start(&options.folder.join("server"))?),
     };
+    let has_namespaces = match server.as_ref().map(|_| NetworkNamespace::create()) {
+        None => false,
+        Some(Ok(_)) => true,
+        Some(Err(reason)) => {
+            eprintln!("not shown: lost packets: {reason}");
+            false
+        }
+    };
     let mut report = TortureReport::default();
     let mut failed_rounds = 0;
     for number in 0_u64.. {
@@ -117,6 +127,7 @@ pub fn torture(options: &TortureOptions, runtime: &Runtime) -> Result<TortureRep
             is_queued: options.planted.map_or(number % 4 >= 2, PlantedBug::needs_queue),
             has_corrections: !is_left_out("correction"),
             planted: options.planted,
+            has_namespaces,
             shim: shim.clone(),
         };
         let before = report;
@@ -150,7 +161,7 @@ fn run_round(
     round.folder.create().map_err(|error| error.to_string())?;
     let schema = format!("round_{}", round.seed);
     if let Some(server) = server {
-        let address = DatabaseServer::address_by(server.port());
+        let address = DatabaseServer::address_by((Ipv4Addr::LOCALHOST, server.port()).into());
         let database = StoreDatabase { address, schema: schema.clone() };
         append_line(&round.folder.database(), &database).map_err(|error| error.to_string())?;
     }
@@ -165,7 +176,8 @@ fn run_round(
     slots.push(ProcessSlot::new(ProcessRole::Decider, "decider".to_owned()));
     for slot in &mut slots {
         if let Some(server) = server {
-            let network = NetworkLink::open(runtime.handle(), server.port());
+            let namespace = round.has_namespaces.then(NetworkNamespace::create).transpose()?;
+            let network = NetworkLink::open(runtime.handle(), server.port(), namespace);
             slot.attach_network(network.map_err(|error| error.to_string())?, &schema, &round.folder)?;
         }
         slot.start(round, &mut report.faults)?;
@@ -208,8 +220,9 @@ impl OrderBook<'_> {
         let session = session.map(|number| session_name(number, is_elsewhere(number)));
         // Only submitted runs are cancelled from another process. The words of sessions are counted.
         let is_cancelled = self.round.is_queued && session.is_none() && rng.chance(40);
-        let (seed, has_session_agent) = (rng.next_u64(), session.is_some());
-        let order = RunOrder { run, seed, session, has_session_agent, fork_of: None, is_cancelled };
+        let has_session_key = session.is_some() && rng.chance(60);
+        let (seed, fork_of) = (rng.next_u64(), None);
+        let order = RunOrder { run, seed, session, has_session_key, fork_of, is_cancelled };
         self.count += 1;
         append_line(&self.round.folder.orders(), &order).map_err(|error| error.to_string())
     }

@@ -207,7 +207,7 @@ fn start_drive(
 ) -> [CancelHandle; 2] {
     let deployment = ToolDeployment { build: settings.build, planted: settings.planted };
     let actor = format!("{} {}", settings.name, settings.build);
-    let agent = torture_agent(order.has_session_agent, deployment);
+    let agent = torture_agent(order.has_session_key, deployment);
     let model = order_model(&order, (&settings.world, &actor), settings.build);
     let context = Arc::new(TortureContext { order: order.clone(), world: settings.world.clone(), actor });
     let lease = settings.lease_duration;

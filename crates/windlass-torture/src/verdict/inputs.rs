@@ -43,8 +43,8 @@ mod tests {
 
     fn evidence(fork_of: Option<&str>, responded_epoch: u64, added: &[u64]) -> RoundEvidence {
         let (run, fork_of) = ("run".to_owned(), fork_of.map(str::to_owned));
-        let (session, has_session_agent, is_cancelled) = (None, false, false);
-        let order = RunOrder { run, seed: 1, session, has_session_agent, fork_of, is_cancelled };
+        let (session, has_session_key, is_cancelled) = (None, false, false);
+        let order = RunOrder { run, seed: 1, session, has_session_key, fork_of, is_cancelled };
         let added_inputs = added.iter().map(|order| (format!("point {order}"), 1)).collect();
         let journal = RunJournal { added_inputs, responded_epoch, ..RunJournal::default() };
         RoundEvidence {
