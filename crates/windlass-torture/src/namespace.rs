@@ -102,8 +102,6 @@ fn ip(arguments: &[&str]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
-
     use std::io::{Read, Write, stderr};
     use std::net::TcpListener;
     use std::time::{Duration, Instant};

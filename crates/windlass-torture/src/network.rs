@@ -260,8 +260,6 @@ async fn forward(
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
-
     use super::*;
 
     /// A server that answers each line with the same line, and a connection to it through a link.

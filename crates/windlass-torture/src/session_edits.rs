@@ -200,11 +200,12 @@ mod tests {
 
     #[test]
     fn what_was_taken_out_is_put_back() {
-        let mut edits = SessionEdits::default();
         // a b c; c goes; d comes; d goes; a and b are summarised; e comes.
-        edits.removals = vec![removal("1", &["c"], &["b"]), removal("2", &["d"], &["b"])];
-        edits.summaries.insert("3".to_owned(), items(&["a", "b"]));
-        edits.replies = BTreeMap::from([("1".to_owned(), true), ("2".to_owned(), true)]);
+        let edits = SessionEdits {
+            removals: vec![removal("1", &["c"], &["b"]), removal("2", &["d"], &["b"])],
+            summaries: BTreeMap::from([("3".to_owned(), items(&["a", "b"]))]),
+            replies: BTreeMap::from([("1".to_owned(), true), ("2".to_owned(), true)]),
+        };
         let shown = items(&["Summary:\n#3", "e"]);
         assert_eq!(edits.restore("s", &shown), Ok(items(&["a", "b", "c", "d", "e"])));
         assert_eq!(edits.restore("other", &shown), Ok(items(&["a", "b", "e"])));
@@ -212,8 +213,8 @@ mod tests {
 
     #[test]
     fn a_removal_without_a_reply_has_taken_place_as_a_whole_or_not_at_all() {
-        let mut edits = SessionEdits::default();
-        edits.removals = vec![removal("1", &["b", "c"], &["a"])];
+        let removals = vec![removal("1", &["b", "c"], &["a"])];
+        let mut edits = SessionEdits { removals, ..SessionEdits::default() };
         let whole = items(&["a", "b", "c", "d"]);
         assert_eq!(edits.restore("s", &whole), Ok(whole.clone()));
         assert_eq!(edits.restore("s", &items(&["a", "d"])), Ok(whole));

@@ -101,7 +101,7 @@ async fn a_resumed_run_writes_to_its_session_without_being_handed_it_again() {
     }
 }
 
-/// What a person added while the run went on is said in the conversation, and the next run has to know of it.
+/// The next run has to know of the words that this one has answered.
 #[tokio::test]
 async fn input_that_was_added_to_a_run_is_in_its_session() {
     let store = Arc::new(MemoryStore::default());
