@@ -37,7 +37,7 @@ enum NetworkFault {
     HoldOne(Direction),
     /// Both directions are held up for a while.
     HoldBoth,
-    /// What is sent for a while is lost, and the connections are reset after it.
+    /// All bytes that are sent for a while are lost, and the connections are reset after it.
     Lose,
     /// Packets of the process are lost for a while, and those to it, too, if the direction is `ToProcess`. They are sent
     /// again, if no side has given up.
