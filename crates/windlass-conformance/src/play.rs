@@ -442,7 +442,7 @@ fn event_name(kind: &RunEventKind) -> Option<String> {
             (RunItemKind::CallOutput, _) => Some("tool_output".into()),
             (RunItemKind::HandoffOutput, _) => Some("handoff_occured".into()),
             (RunItemKind::ModelOutput, Item::Message(_)) => Some("message_output_created".into()),
-            (RunItemKind::ModelOutput | RunItemKind::Correction, _) => None,
+            (RunItemKind::ModelOutput | RunItemKind::Correction | RunItemKind::AddedInput, _) => None,
         },
         _ => None,
     }

@@ -30,15 +30,15 @@ const AGENT_TOOLS: &[&str] = &[
 ];
 const HELPER_TOOLS: &[&str] = &["once", "asked", "key", "gated", "question", "store_key", "expiring_key"];
 
-/// Creates the agent of runs with a session, or without one, as one build has it. The model belongs to the run.
-pub fn torture_agent(has_session: bool, deployment: ToolDeployment) -> Agent<TortureContext> {
+/// Creates the agent with a tool whose receipts are the session's, or without one, as one build has it. The model belongs to the run.
+pub fn torture_agent(has_session_key: bool, deployment: ToolDeployment) -> Agent<TortureContext> {
     let helper = Agent::new(HELPER).tools(build_tools(deployment, HELPER_TOOLS));
     let mut tools = build_tools(deployment, AGENT_TOOLS);
-    if has_session {
+    if has_session_key {
         tools.extend(build_tools(deployment, &["session_key"]));
     }
     tools.push(helper.as_tool(HELPER, "Asks the helper."));
-    Agent::new(agent_name(has_session)).tools(tools)
+    Agent::new(agent_name(has_session_key)).tools(tools)
 }
 
 /// Creates the model of a run, which follows its order.
@@ -85,10 +85,8 @@ impl Model for OrderModel {
         } else {
             let items = calls.into_iter().map(|call| {
                 let arguments = match (call.tool, self.build) {
-                    (HELPER, _) => json!({ "input": call.what }),
-                    // A strict schema has the model mention every parameter.
-                    (_, WorkerBuild::Extended) => json!({ "what": call.what, "note": null }),
-                    _ => json!({ "what": call.what }),
+                    (HELPER, _) => json!({ "input": call.arguments.what }),
+                    (_, build) => call.arguments.as_written_for(build),
                 };
                 Arc::new(Item::call(call.id, call.tool, arguments.to_string()))
             });

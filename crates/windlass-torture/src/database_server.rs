@@ -1,5 +1,6 @@
 //! A PostgreSQL server of the torture's own, on a free port of this machine, which is crashed and started again.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -31,9 +32,14 @@ impl DatabaseServer {
         Ok(server)
     }
 
-    /// Returns the address of the database.
-    pub fn address(&self) -> String {
-        format!("postgres://windlass@127.0.0.1:{}/postgres?sslmode=disable", self.port)
+    /// Returns the port of the server.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the address of the database, by way of an address of this machine.
+    pub fn address_by(address: SocketAddr) -> String {
+        format!("postgres://windlass@{address}/postgres?sslmode=disable")
     }
 
     /// Crashes the server and starts it again: connections break, and transactions that were not committed are lost.

@@ -1,11 +1,12 @@
 //! The decider process: a person who approves, edits, rejects, answers, corrects herself, and settles calls in doubt by
-//! looking at the ledger. She also forks runs that have ended, and cancels submitted runs, hands them over and adds input to them.
+//! looking at the ledger. She also forks runs, compacts and rewinds sessions, and cancels submitted runs, hands them over and
+//! adds input to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use windlass::core::decision::{Decision, DecisionScope, HoldReason, PendingCall};
 use windlass::core::id::{CallPath, RunId};
 use windlass::core::inspect::ForkChange;
@@ -15,21 +16,22 @@ use windlass::error::StoreErrorKind;
 use windlass::fleet::QueueOrder;
 use windlass::run::PausedRun;
 use windlass::store::{
-    PostDecisionError, RunQuery, RunStatus, fork_run, list_all_runs, load_paused, post_decision,
+    PostDecisionError, RunQuery, RunStatus, StoredRun, fork_run, list_all_runs, load_paused, post_decision,
 };
 use windlass_sim::SimRng;
 
 use crate::decision_log::{DecisionLine, DecisionStage, LoggedDecision, log_decision};
-use crate::deployment::WorkerBuild;
+use crate::deployment::{WorkerBuild, without_nulls};
 use crate::files::{RoundFolder, append_line};
 use crate::order::{OrderedInput, RunOrder};
 use crate::outside::OutsideWorld;
 use crate::plant::{PlantedBug, ProcessStore};
+use crate::session_edits::edit_session;
 use crate::tools::success_text;
 use crate::worker::{load_orders, open_store};
 
 /// Maximum number of forks in a round.
-const MAX_FORKS: usize = 4;
+const MAX_FORKS: usize = 6;
 /// Maximum number of orders for a run, other than decisions.
 const MAX_QUEUE_ORDERS: u32 = 3;
 
@@ -40,6 +42,8 @@ pub struct DeciderSettings {
     pub folder: RoundFolder,
     /// The outside world.
     pub world: OutsideWorld,
+    /// Name of the process.
+    pub name: String,
     /// Seed of all decisions.
     pub seed: u64,
     /// True if she corrects some of her decisions.
@@ -55,7 +59,9 @@ struct Decider {
     decided: BTreeSet<(String, String, u32, String)>,
     /// Number of orders for each run.
     posted_orders: BTreeMap<String, u32>,
-    /// Chooses the runs that get orders.
+    /// Number of orders and edits, also those that failed.
+    attempts: u64,
+    /// Chooses the runs that get orders, and the edits of sessions.
     rng: SimRng,
 }
 
@@ -65,9 +71,11 @@ struct Decider {
 /// Returns the message of an error of the outside world. Errors of the store are retried.
 pub async fn decide(settings: DeciderSettings) -> Result<(), String> {
     let store = open_store(&settings.folder, settings.planted, WorkerBuild::Base).await;
-    let rng = SimRng::for_purpose(settings.seed, "orders");
+    // A decider goes on otherwise than the one before it did.
+    let rng = SimRng::for_purpose(settings.seed, &format!("orders of {}", settings.name));
     let posted_orders = BTreeMap::new();
-    let mut decider = Decider { settings, store, decided: BTreeSet::new(), posted_orders, rng };
+    let decided = BTreeSet::new();
+    let mut decider = Decider { settings, store, decided, posted_orders, attempts: 0, rng };
     loop {
         if let Err(error) = decider.decide_round().await {
             eprintln!("decider: {error}");
@@ -95,12 +103,14 @@ impl Decider {
                 self.decide_call(order, &paused, &pending).await?;
             }
             self.order_sometimes(order).await?;
+            self.fork_sometimes(order, &stored, &orders).await?;
         }
+        self.edit_sometimes(&orders).await?;
         let ended = list_all_runs(&*self.store.runs, query(vec![RunStatus::Finished]));
         let ended = ended.await.map_err(|error| error.to_string())?;
         for stored in ended {
             if let Some(order) = orders.get(stored.run.as_str()) {
-                self.fork_sometimes(order, stored.record_count, &orders).await?;
+                self.fork_sometimes(order, &stored, &orders).await?;
             }
         }
         Ok(())
@@ -200,30 +210,53 @@ impl Decider {
         })
     }
 
-    /// Cancels a submitted run, orders it to another worker, or adds input to it. Runs in sessions get no input: the words of their
-    /// sessions are counted.
-    async fn order_sometimes(&mut self, order: &RunOrder) -> Result<(), String> {
-        let Some(queue) = &self.store.queue else { return Ok(()) };
-        let posted = self.posted_orders.entry(order.run.clone()).or_default();
-        if *posted >= MAX_QUEUE_ORDERS || !self.rng.chance(3) {
+    /// Returns a name that no other attempt of any decider has.
+    fn next_name(&mut self) -> String {
+        self.attempts += 1;
+        format!("{}-{}", std::process::id(), self.attempts)
+    }
+
+    /// Compacts or rewinds a session beside its runs.
+    async fn edit_sometimes(&mut self, orders: &BTreeMap<String, RunOrder>) -> Result<(), String> {
+        let sessions: BTreeSet<&str> = orders.values().filter_map(|order| order.session.as_deref()).collect();
+        let sessions: Vec<&str> = sessions.into_iter().collect();
+        if sessions.is_empty() || !self.rng.chance(6) {
             return Ok(());
         }
-        let given = match order.session {
-            _ if order.is_cancelled && self.rng.chance(50) => QueueOrder::Cancel,
-            None if self.rng.chance(50) => {
-                let text = format!("and mind point {posted} of {}", order.run);
-                QueueOrder::AddInput { items: vec![Arc::new(Item::user(text))] }
+        let session = *self.rng.pick(&sessions);
+        let (id, store) = (self.next_name(), self.store.sessions_of(session).clone());
+        let edited = edit_session(&self.settings.folder, (session, &store), id, &mut self.rng).await;
+        edited.map_err(|error| error.to_string())
+    }
+
+    /// Cancels a submitted run, orders it to another worker, or adds input to it.
+    async fn order_sometimes(&mut self, order: &RunOrder) -> Result<(), String> {
+        let Some(queue) = &self.store.queue else { return Ok(()) };
+        let queue = queue.clone();
+        let posted = self.posted_orders.get(&order.run).copied().unwrap_or_default();
+        // A run that nobody cancels in time ends by itself.
+        let chance = if order.is_cancelled { 15 } else { 3 };
+        if posted >= MAX_QUEUE_ORDERS || !self.rng.chance(chance) {
+            return Ok(());
+        }
+        let text = format!("and mind point {} of {}", self.next_name(), order.run);
+        let given = match self.rng.chance(50) {
+            true if order.is_cancelled => QueueOrder::Cancel,
+            true => QueueOrder::AddInput { items: vec![Arc::new(Item::user(text.clone()))] },
+            false if self.rng.chance(50) => {
+                QueueOrder::AddInput { items: vec![Arc::new(Item::user(text.clone()))] }
             }
-            _ => QueueOrder::HandOver,
+            false => QueueOrder::HandOver,
         };
         let run = RunId::new(order.run.as_str());
         match queue.post_order(&run, &given).await {
             Ok(number) => {
-                *posted += 1;
+                self.posted_orders.insert(order.run.clone(), posted + 1);
                 if let QueueOrder::AddInput { .. } = given
                     && let Ok(Some(lease)) = queue.load_lease(&run).await
                 {
-                    let input = OrderedInput { run: order.run.clone(), order: number, epoch: lease.epoch };
+                    let (run, epoch) = (order.run.clone(), lease.epoch);
+                    let input = OrderedInput { run, order: number, text, epoch };
                     append_line(&self.settings.folder.ordered_inputs(), &input)
                         .map_err(|error| error.to_string())?;
                 }
@@ -235,23 +268,27 @@ impl Decider {
         Ok(())
     }
 
-    /// Forks a run that has ended and belongs to no session. A run that goes on beside its fork would do the calls that
-    /// are under way twice, under one key.
+    /// Forks a run that has ended, or one that goes on beside its fork. A fork belongs to no session, and an agent
+    /// with a tool whose receipts are the session's is refused in it.
     async fn fork_sometimes(
         &self,
         order: &RunOrder,
-        record_count: u64,
+        stored: &StoredRun,
         orders: &BTreeMap<String, RunOrder>,
     ) -> Result<(), String> {
         let new_run = format!("fork-of-{}", order.run);
         let mut rng = SimRng::for_purpose(self.settings.seed, &new_run);
         let fork_count = orders.values().filter(|order| order.fork_of.is_some()).count();
         let is_wanted =
-            rng.chance(50) && order.session.is_none() && order.fork_of.is_none() && !order.is_cancelled;
-        if !is_wanted || fork_count >= MAX_FORKS || orders.contains_key(&new_run) {
+            rng.chance(50) && !order.has_session_key && order.fork_of.is_none() && !order.is_cancelled;
+        let is_due = match rng.chance(50) {
+            true => stored.status == RunStatus::Finished,
+            false => stored.record_count > 3 + rng.below(15),
+        };
+        if !is_wanted || !is_due || fork_count >= MAX_FORKS || orders.contains_key(&new_run) {
             return Ok(());
         }
-        let at = rng.below(record_count.saturating_sub(1));
+        let at = rng.below(stored.record_count.saturating_sub(1));
         let from = RunId::new(order.run.as_str());
         let made =
             fork_run(&*self.store.runs, &from, at, RunId::new(new_run.as_str()), ForkChange::Unchanged).await;
@@ -263,7 +300,8 @@ impl Decider {
             }
         }
         let fork_of = Some(order.run.clone());
-        let fork = RunOrder { run: new_run, seed: order.seed, session: None, fork_of, is_cancelled: false };
+        let (seed, has_session_key, is_cancelled) = (order.seed, false, false);
+        let fork = RunOrder { run: new_run, seed, session: None, has_session_key, fork_of, is_cancelled };
         append_line(&self.settings.folder.forks(), &fork).map_err(|error| error.to_string())
     }
 }
@@ -321,11 +359,4 @@ fn plan_answers(rng: &mut SimRng) -> Vec<(Decision, LoggedDecision)> {
             vec![first, (Decision::Reject { message }, LoggedDecision::Reject)]
         }
     }
-}
-
-fn without_nulls(mut arguments: Value) -> Value {
-    if let Some(object) = arguments.as_object_mut() {
-        object.retain(|_, value| !value.is_null());
-    }
-    arguments
 }

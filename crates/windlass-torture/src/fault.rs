@@ -23,9 +23,25 @@ pub enum Fault {
     FailedSync,
     /// The server of the store crashes and starts again. It hits all processes.
     ServerCrash,
+    /// The network between the process and the server of the store is cut, delayed or half-closed.
+    NetworkCut,
 }
 
 impl Fault {
+    /// All faults.
+    const ALL: [Self; 10] = [
+        Self::Kill,
+        Self::KillInStore,
+        Self::Terminate,
+        Self::Redeploy,
+        Self::Freeze,
+        Self::ClockStep,
+        Self::FullDisk,
+        Self::FailedSync,
+        Self::ServerCrash,
+        Self::NetworkCut,
+    ];
+
     /// Returns the name of the fault in the option `--except`.
     pub fn name(self) -> &'static str {
         match self {
@@ -38,6 +54,7 @@ impl Fault {
             Self::FullDisk => "full_disk",
             Self::FailedSync => "failed_sync",
             Self::ServerCrash => "server_crash",
+            Self::NetworkCut => "network_cut",
         }
     }
 }
@@ -56,32 +73,43 @@ pub struct FaultMenu {
 }
 
 impl FaultMenu {
-    /// Draws a fault.
-    pub fn draw(&self, rng: &mut SimRng) -> Fault {
-        if self.has_freezes && rng.chance(15) {
+    /// Returns true if the round can have a fault.
+    fn has(&self, fault: Fault) -> bool {
+        let is_available = match fault {
+            Fault::Kill | Fault::Terminate | Fault::Redeploy => true,
+            Fault::Freeze => self.has_freezes,
+            Fault::ClockStep => self.has_shim,
+            Fault::KillInStore | Fault::FullDisk | Fault::FailedSync => self.has_shim && !self.has_server,
+            Fault::ServerCrash | Fault::NetworkCut => self.has_server,
+        };
+        is_available && !self.left_out.iter().any(|name| name == fault.name())
+    }
+
+    /// Draws a fault. Every other time it is one that the torture has not had yet, so that a short one has them all.
+    pub fn draw(&self, rng: &mut SimRng, counts: &FaultCounts) -> Fault {
+        let is_new = |fault: &Fault| self.has(*fault) && counts.of(*fault) == 0;
+        let new: Vec<Fault> = Fault::ALL.into_iter().filter(is_new).collect();
+        if !new.is_empty() && rng.chance(50) {
+            return *rng.pick(&new);
+        }
+        if self.has(Fault::Freeze) && rng.chance(15) {
             return Fault::Freeze;
         }
         loop {
             let fault = match rng.below(100) {
                 0..=23 => Fault::Kill,
+                // Faults of the server and of the way to it take the places of the faults of files.
+                24..=43 if self.has_server => Fault::NetworkCut,
                 24..=43 => Fault::KillInStore,
                 44..=51 => Fault::Terminate,
                 52..=58 => Fault::Redeploy,
                 59..=66 => Fault::Freeze,
                 67..=84 => Fault::ClockStep,
                 85..=91 => Fault::FullDisk,
-                // A crash of the server takes the place of the faults of files.
                 _ if self.has_server => Fault::ServerCrash,
                 _ => Fault::FailedSync,
             };
-            let is_available = match fault {
-                Fault::Kill | Fault::Terminate | Fault::Redeploy => true,
-                Fault::Freeze => self.has_freezes,
-                Fault::ClockStep => self.has_shim,
-                Fault::KillInStore | Fault::FullDisk | Fault::FailedSync => self.has_shim && !self.has_server,
-                Fault::ServerCrash => self.has_server,
-            };
-            if is_available && !self.left_out.iter().any(|name| name == fault.name()) {
+            if self.has(fault) {
                 return fault;
             }
         }
@@ -115,9 +143,27 @@ pub struct FaultCounts {
     pub failed_sync_calls: u64,
     /// Crashes of the server of the store.
     pub server_crashes: u64,
+    /// Cuts, delays and half-closed connections between a process and the server of the store.
+    pub network_cuts: u64,
 }
 
 impl FaultCounts {
+    /// Returns the number of faults of one kind.
+    fn of(&self, fault: Fault) -> u64 {
+        match fault {
+            Fault::Kill => self.kills - self.kills_in_store,
+            Fault::KillInStore => self.kills_in_store,
+            Fault::Terminate => self.terminations,
+            Fault::Redeploy => self.redeploys,
+            Fault::Freeze => self.freezes,
+            Fault::ClockStep => self.clock_faults,
+            Fault::FullDisk => self.full_disks,
+            Fault::FailedSync => self.failed_syncs,
+            Fault::ServerCrash => self.server_crashes,
+            Fault::NetworkCut => self.network_cuts,
+        }
+    }
+
     /// Returns the number of faults, each counted once.
     pub fn total(&self) -> u64 {
         self.kills
@@ -127,5 +173,6 @@ impl FaultCounts {
             + self.full_disks
             + self.failed_syncs
             + self.server_crashes
+            + self.network_cuts
     }
 }

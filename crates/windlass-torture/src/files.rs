@@ -11,12 +11,21 @@ use serde::de::DeserializeOwned;
 #[derive(Clone, Debug)]
 pub struct RoundFolder {
     path: PathBuf,
+    /// The place of the process that looks, `worker0`; `torturer` for the torturer and the verdict.
+    place: String,
 }
 
 impl RoundFolder {
     /// Names the folder of a round.
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), place: "torturer".to_owned() }
+    }
+
+    /// Names the folder as a process sees it, by the name of the process: the place and a number, `worker0-3`.
+    #[must_use]
+    pub fn seen_by(&self, process: &str) -> Self {
+        let place = process.rsplit_once('-').map_or(process, |(place, _)| place);
+        Self { path: self.path.clone(), place: place.to_owned() }
     }
 
     /// Creates the folder and its parts.
@@ -24,7 +33,7 @@ impl RoundFolder {
     /// # Errors
     /// Returns the error of the file system.
     pub fn create(&self) -> io::Result<()> {
-        for part in ["store", "ledger", "bank", "logs", "shim"] {
+        for part in ["store", "databases", "ledger", "bank", "logs", "shim"] {
             std::fs::create_dir_all(self.path.join(part))?;
         }
         Ok(())
@@ -40,9 +49,20 @@ impl RoundFolder {
         self.path.join("store").join("torture.db")
     }
 
-    /// Returns the file with the address and the schema of the store, if it is in a database.
+    /// Returns the path of the store of the sessions that are in another store than their runs.
+    pub fn other_store(&self) -> PathBuf {
+        self.path.join("store").join("sessions.db")
+    }
+
+    /// Returns the file with the address and the schema of the store, if it is in a database. Each place reaches the
+    /// database by a network of its own.
     pub fn database(&self) -> PathBuf {
-        self.path.join("database.jsonl")
+        self.path.join("databases").join(format!("{}.jsonl", self.place))
+    }
+
+    /// Returns the file of the changes that the decider made to sessions.
+    pub fn session_edits(&self) -> PathBuf {
+        self.path.join("session_edits.jsonl")
     }
 
     /// Returns the file of the orders: the runs, and the words that their user says.

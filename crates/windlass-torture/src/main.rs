@@ -2,7 +2,7 @@
 //! and both are killed, stopped, frozen, redeployed and denied their clock and disk. An outside oracle judges.
 //!
 //! `windlass-torture --faults N --seed S --workers W --folder PATH [--store postgres]` prints one line,
-//! `kills=… freezes=… clock_steps=… redeploys=… runs=… calls=… twice=0 lost=0 forgotten=0 unapproved=0 unfinished=0`,
+//! `kills=… freezes=… clock_steps=… network_cuts=… redeploys=… runs=… calls=… twice=0 lost=0 forgotten=0 unapproved=0 unfinished=0`,
 //! and fails if one of the last five is not zero. Then the folders of the failed rounds are kept, and stderr says why.
 //! The same seed makes the same choices; the machine decides which instruction of a process a fault hits.
 
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 
 fn parse_options(arguments: &[String]) -> Result<TortureOptions, String> {
     let usage = || {
-        "usage: windlass-torture --faults N --seed S [--workers W] [--folder PATH] [--except FAULT,…] [--plant BUG | --store postgres]"
+        "usage: windlass-torture --faults N --seed S [--workers W] [--folder PATH] [--except FAULT,…] [--plant BUG] [--store postgres]"
             .to_owned()
     };
     let mut options = TortureOptions {
@@ -64,9 +64,7 @@ fn parse_options(arguments: &[String]) -> Result<TortureOptions, String> {
             _ => return Err(usage()),
         }
     }
-    // The wrapper with the bugs is around a file.
-    let has_planted_database = options.planted.is_some() && options.backend == StoreBackend::Postgres;
-    if options.workers == 0 || has_planted_database {
+    if options.workers == 0 {
         return Err(usage());
     }
     options.folder.push(format!("windlass-torture-{}-{}", std::process::id(), options.seed));
@@ -78,7 +76,7 @@ fn run_torture(options: &TortureOptions) -> Result<(), String> {
     let place = format!("seed {}; everything is kept in {}", options.seed, options.folder.display());
     let TortureReport { faults, runs, verdict } = report.map_err(|error| format!("{error}\n{place}"))?;
     eprintln!(
-        "faults={} kills_in_store={} terminations={} full_disks={} failed_writes={} failed_syncs={} server_crashes={} expired_receipts={} cancelled_runs={} added_inputs={}",
+        "faults={} kills_in_store={} terminations={} full_disks={} failed_writes={} failed_syncs={} server_crashes={} expired_receipts={} cancelled_runs={} added_inputs={} session_edits={} forks={}",
         faults.total(),
         faults.kills_in_store,
         faults.terminations,
@@ -89,10 +87,12 @@ fn run_torture(options: &TortureOptions) -> Result<(), String> {
         verdict.expired_receipts,
         verdict.cancelled_runs,
         verdict.added_inputs,
+        verdict.session_edits,
+        verdict.forks,
     );
     println!(
-        "kills={} freezes={} clock_steps={} redeploys={} runs={runs} {verdict}",
-        faults.kills, faults.freezes, faults.clock_steps, faults.redeploys
+        "kills={} freezes={} clock_steps={} network_cuts={} redeploys={} runs={runs} {verdict}",
+        faults.kills, faults.freezes, faults.clock_steps, faults.network_cuts, faults.redeploys
     );
     if verdict.violations() > 0 {
         return Err(place);
@@ -105,14 +105,16 @@ fn run_role(role: &str, arguments: &[String]) -> Result<(), String> {
         return Err(format!("a {role} takes seven arguments or eight"));
     };
     let planted = planted.first().map(|bug| bug.parse()).transpose()?;
-    let folder = RoundFolder::at(Path::new(folder));
+    let folder = RoundFolder::at(Path::new(folder)).seen_by(name);
     let world = open_world(folder.path(), rule == "fenced");
     let seed = seed.parse().map_err(|_| format!("`{seed}` is not a seed"))?;
     let lease = lease.parse().map_err(|_| format!("`{lease}` is not a duration"))?;
     let runtime = build_runtime()?;
     if role == "decider" {
         let has_corrections = decisions == "correcting";
-        return runtime.block_on(decide(DeciderSettings { folder, world, seed, has_corrections, planted }));
+        let name = name.clone();
+        let settings = DeciderSettings { folder, world, name, seed, has_corrections, planted };
+        return runtime.block_on(decide(settings));
     }
     let settings = WorkerSettings {
         folder,

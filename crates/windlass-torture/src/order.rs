@@ -4,6 +4,8 @@
 use serde::{Deserialize, Serialize};
 use windlass_sim::SimRng;
 
+use crate::deployment::CallArguments;
+
 /// A run that workers have to drive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunOrder {
@@ -13,6 +15,8 @@ pub struct RunOrder {
     pub seed: u64,
     /// Session that the run belongs to.
     pub session: Option<String>,
+    /// True if the agent has the tool whose receipts are the session's.
+    pub has_session_key: bool,
     /// The run that this one is a fork of.
     pub fork_of: Option<String>,
     /// True if the decider cancels the run, unless it ends before.
@@ -26,6 +30,8 @@ pub struct OrderedInput {
     pub run: String,
     /// Number of the order.
     pub order: u64,
+    /// The words.
+    pub text: String,
     /// Epoch of the driver that had the run after the order was posted.
     pub epoch: u64,
 }
@@ -37,17 +43,17 @@ pub struct ScriptedCall {
     pub id: String,
     /// Name of the tool.
     pub tool: &'static str,
-    /// Value of the parameter `what`.
-    pub what: String,
+    /// The arguments.
+    pub arguments: CallArguments,
 }
 
 /// Number of turns with calls in a run.
 pub const TURN_COUNT: u32 = 3;
 /// Number of turns with calls of the nested agent.
 pub const HELPER_TURN_COUNT: u32 = 2;
-/// Name of the agent of a run without a session.
+/// Name of the agent without a tool whose receipts are the session's.
 const AGENT: &str = "tortured";
-/// Name of the agent of a run in a session, which has one more tool.
+/// Name of the agent with one.
 const SESSION_AGENT: &str = "tortured_in_session";
 /// Name of the nested agent.
 pub const HELPER: &str = "helper";
@@ -69,17 +75,30 @@ const TOOLS: &[&str] = &[
     "legacy",
     "helper",
 ];
+/// Beginning of the names of sessions that are in another store than their runs.
+const ELSEWHERE: &str = "elsewhere-";
+
 const HELPER_TOOLS: &[&str] = &["once", "asked", "key", "gated", "question", "store_key", "expiring_key"];
 
-/// Returns the name of the agent of runs with a session, or without one.
-pub fn agent_name(has_session: bool) -> &'static str {
-    if has_session { SESSION_AGENT } else { AGENT }
+/// Returns the name of a session, in the store of its runs or elsewhere.
+pub fn session_name(number: u64, is_elsewhere: bool) -> String {
+    format!("{}{number}", if is_elsewhere { ELSEWHERE } else { "session-" })
+}
+
+/// Returns true if a session is in another store than its runs.
+pub fn is_elsewhere(session: &str) -> bool {
+    session.starts_with(ELSEWHERE)
+}
+
+/// Returns the name of the agent with a tool whose receipts are the session's, or without one.
+pub fn agent_name(has_session_key: bool) -> &'static str {
+    if has_session_key { SESSION_AGENT } else { AGENT }
 }
 
 impl RunOrder {
     /// Returns the name of the run's agent.
     pub fn agent_name(&self) -> &'static str {
-        agent_name(self.session.is_some())
+        agent_name(self.has_session_key)
     }
 
     /// Returns the words of the user, which no other run has.
@@ -100,7 +119,7 @@ impl RunOrder {
         }
         let mut rng = SimRng::for_purpose(self.seed, &format!("{agent} turn {turn}"));
         let mut tools = if agent == HELPER { HELPER_TOOLS.to_vec() } else { TOOLS.to_vec() };
-        if self.session.is_some() && agent == self.agent_name() {
+        if self.has_session_key && agent == self.agent_name() {
             tools.push("session_key");
             tools.push("session_key");
         }
@@ -110,7 +129,8 @@ impl RunOrder {
                 // Few values for tools with receipts, so that identical calls meet.
                 let values = if tool.ends_with("key") { 3 } else { 1000 };
                 let what = format!("{tool}-{}", rng.below(values));
-                ScriptedCall { id: format!("{}.{agent}.t{turn}c{place}", self.run), tool, what }
+                let arguments = CallArguments { what, target: format!("{tool} desk") };
+                ScriptedCall { id: format!("{}.{agent}.t{turn}c{place}", self.run), tool, arguments }
             })
             .collect()
     }

@@ -13,16 +13,15 @@ use windlass::core::id::{AgentName, CallPath, RunId, SessionId, Timestamp};
 use windlass::core::item::{Item, OutputContent};
 use windlass::core::journal::JournalLine;
 use windlass::error::StoreError;
-use windlass::fleet::RunQueue;
+use windlass::fleet::{QueueOrder, QueueWrapper, RunQueue, TakenWork, WorkRequest};
 use windlass::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
 use windlass::store::{
-    DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, SqliteStore,
-    Store, StoreFuture, StoreWrapper, StoredLease, session_of_first_line,
+    DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, Store,
+    StoreFuture, StoreWrapper, StoredLease, session_of_first_line,
 };
 
-use windlass_postgres::PostgresStore;
-
 use crate::deployment::WorkerBuild;
+use crate::order::is_elsewhere;
 
 /// Time between a settlement and its receipt, with the bug that writes receipts late.
 const RECEIPT_DELAY: Duration = Duration::from_millis(400);
@@ -50,11 +49,13 @@ pub enum PlantedBug {
     LateReceipts,
     /// A run appends to its session while another one holds it.
     UnheldSessions,
+    /// Input that was ordered for a run is taken off the queue and not added.
+    LostInputs,
 }
 
 impl PlantedBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::WallClockLeases,
         Self::SharedKeys,
         Self::SchemaKeys,
@@ -65,7 +66,13 @@ impl PlantedBug {
         Self::RefusedCorrections,
         Self::LateReceipts,
         Self::UnheldSessions,
+        Self::LostInputs,
     ];
+
+    /// Returns true if only submitted runs show the bug.
+    pub fn needs_queue(self) -> bool {
+        self == Self::LostInputs
+    }
 }
 
 impl fmt::Display for PlantedBug {
@@ -81,6 +88,7 @@ impl fmt::Display for PlantedBug {
             Self::RefusedCorrections => "refused_corrections",
             Self::LateReceipts => "late_receipts",
             Self::UnheldSessions => "unheld_sessions",
+            Self::LostInputs => "lost_inputs",
         })
     }
 }
@@ -101,33 +109,39 @@ pub struct ProcessStore {
     pub runs: Arc<dyn Store>,
     /// The sessions, in the same store.
     pub sessions: Arc<dyn SessionStore>,
-    /// The queue in the same store; absent with a planted bug.
+    /// The sessions in another store.
+    pub other_sessions: Arc<dyn SessionStore>,
+    /// The queue in the same store; absent with most planted bugs.
     pub queue: Option<Arc<dyn RunQueue>>,
 }
 
 impl ProcessStore {
-    /// Returns the store in a database.
-    pub fn of_database(store: PostgresStore) -> Self {
-        let store = Arc::new(store);
-        Self { runs: store.clone(), sessions: store.clone(), queue: Some(store) }
-    }
-
-    /// Returns the store itself, or with a planted bug its wrapper.
-    pub fn new(store: SqliteStore, bug: Option<PlantedBug>, build: WorkerBuild) -> Self {
-        let store = Arc::new(store);
+    /// Returns the stores themselves, or with a planted bug the wrapper of the one with the runs.
+    pub fn new<S: RunQueue + SessionStore>(
+        [store, other]: [S; 2],
+        bug: Option<PlantedBug>,
+        build: WorkerBuild,
+    ) -> Self {
+        let (store, other_sessions) = (Arc::new(store), Arc::new(other));
         let Some(bug) = bug else {
-            return Self { runs: store.clone(), sessions: store.clone(), queue: Some(store) };
+            return Self { runs: store.clone(), sessions: store.clone(), other_sessions, queue: Some(store) };
         };
         let sessions = Arc::new(PlantedSessions { inner: store.clone(), bug });
         let posted = Mutex::default();
         let runs = Arc::new(PlantedStore { inner: store, sessions: sessions.clone(), bug, build, posted });
-        Self { runs, sessions, queue: None }
+        let queue = bug.needs_queue().then(|| runs.clone() as Arc<dyn RunQueue>);
+        Self { runs, sessions, other_sessions, queue }
+    }
+
+    /// Returns the store of a session.
+    pub fn sessions_of(&self, session: &str) -> &Arc<dyn SessionStore> {
+        if is_elsewhere(session) { &self.other_sessions } else { &self.sessions }
     }
 }
 
 /// A store with a bug.
 struct PlantedStore {
-    inner: Arc<SqliteStore>,
+    inner: Arc<dyn RunQueue>,
     sessions: Arc<PlantedSessions>,
     bug: PlantedBug,
     build: WorkerBuild,
@@ -287,9 +301,27 @@ impl StoreWrapper for PlantedStore {
     }
 }
 
+impl QueueWrapper for PlantedStore {
+    fn inner_queue(&self) -> &dyn RunQueue {
+        &*self.inner
+    }
+
+    fn take_work<'a>(&'a self, request: &'a WorkRequest) -> StoreFuture<'a, TakenWork> {
+        Box::pin(async move {
+            let mut taken = self.inner.take_work(request).await?;
+            for posted in taken.orders.iter_mut().filter(|_| self.bug == PlantedBug::LostInputs) {
+                if let QueueOrder::AddInput { items } = &mut posted.order {
+                    items.clear();
+                }
+            }
+            Ok(taken)
+        })
+    }
+}
+
 /// The sessions of a store with a bug.
 struct PlantedSessions {
-    inner: Arc<SqliteStore>,
+    inner: Arc<dyn SessionStore>,
     bug: PlantedBug,
 }
 

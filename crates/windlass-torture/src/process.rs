@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use windlass_sim::SimRng;
 
+use crate::database_server::DatabaseServer;
 use crate::deployment::WorkerBuild;
 use crate::fault::{Fault, FaultCounts};
-use crate::files::RoundFolder;
+use crate::files::{RoundFolder, append_line};
+use crate::network::NetworkLink;
 use crate::plant::PlantedBug;
 use crate::shim::{FaultControl, FaultShim, KillStage};
 use crate::torturer::open_world;
+use crate::worker::StoreDatabase;
 
 /// The part that a process plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,8 @@ pub struct RoundSettings {
     pub has_corrections: bool,
     /// The bug that all processes have, if one is planted.
     pub planted: Option<PlantedBug>,
+    /// True if each process has a network namespace of its own.
+    pub has_namespaces: bool,
     /// The fault shim, if there is one.
     pub shim: Option<FaultShim>,
 }
@@ -63,6 +68,9 @@ pub struct ProcessSlot {
     next_build: Option<WorkerBuild>,
     frozen_until: Option<Instant>,
     disk_full_until: Option<Instant>,
+    /// The network between the process and the server of the store, if there is one.
+    network: Option<NetworkLink>,
+    network_cut_until: Option<Instant>,
 }
 
 /// Time within which a process must end after a SIGTERM.
@@ -85,7 +93,26 @@ impl ProcessSlot {
             next_build: None,
             frozen_until: None,
             disk_full_until: None,
+            network: None,
+            network_cut_until: None,
         }
+    }
+
+    /// Gives the place a network by which its processes reach the schema of the round.
+    ///
+    /// # Errors
+    /// Returns the message of the error of the file system.
+    pub fn attach_network(
+        &mut self,
+        network: NetworkLink,
+        schema: &str,
+        folder: &RoundFolder,
+    ) -> Result<(), String> {
+        let address = DatabaseServer::address_by(network.address());
+        let database = StoreDatabase { address, schema: schema.to_owned() };
+        append_line(&folder.seen_by(&self.name).database(), &database).map_err(|error| error.to_string())?;
+        self.network = Some(network);
+        Ok(())
     }
 
     /// Returns true if no fault is under way here.
@@ -95,6 +122,7 @@ impl ProcessSlot {
             && self.termination.is_none()
             && self.frozen_until.is_none()
             && self.disk_full_until.is_none()
+            && self.network_cut_until.is_none()
     }
 
     /// Returns true if the process decides.
@@ -115,7 +143,10 @@ impl ProcessSlot {
         self.incarnation += 1;
         self.collect_failures(counts);
         let program = std::env::current_exe().map_err(said)?;
-        let mut command = Command::new(program);
+        let mut command = match &self.network {
+            Some(network) => network.command(&program),
+            None => Command::new(program),
+        };
         command.arg(match self.role {
             ProcessRole::Worker if round.is_queued => "queue-worker",
             ProcessRole::Worker => "worker",
@@ -160,7 +191,7 @@ impl ProcessSlot {
         let said = |error: std::io::Error| error.to_string();
         let Some(child) = &mut self.child else { return Ok(false) };
         let control = self.control.as_ref();
-        let next_build = rng.chance(40).then(|| *rng.pick(&WorkerBuild::ALL));
+        let next_build = rng.chance(40).then(|| *rng.pick(WorkerBuild::DEPLOYED));
         match fault {
             Fault::Kill => {
                 child.kill().map_err(said)?;
@@ -188,8 +219,8 @@ impl ProcessSlot {
                 self.termination = Some(Instant::now() + TERMINATION_LIMIT);
                 self.next_build = match fault {
                     Fault::Redeploy => {
-                        let others = WorkerBuild::ALL.into_iter().filter(|build| *build != self.build);
-                        Some(*rng.pick(&others.collect::<Vec<_>>()))
+                        let others = WorkerBuild::DEPLOYED.iter().filter(|build| **build != self.build);
+                        Some(**rng.pick(&others.collect::<Vec<_>>()))
                     }
                     _ => next_build,
                 };
@@ -200,8 +231,7 @@ impl ProcessSlot {
                 }
                 send_signal(child, Signal::STOP)?;
                 counts.freezes += 1;
-                let beyond = round.lease_duration.mul_f64(1.2 + rng.below(150) as f64 / 100.0);
-                self.frozen_until = Some(Instant::now() + beyond);
+                self.frozen_until = Some(Instant::now() + beyond_lease(round, rng));
             }
             Fault::ClockStep => {
                 if control.is_none() {
@@ -220,6 +250,15 @@ impl ProcessSlot {
                 control.set_disk_full(true).map_err(said)?;
                 counts.full_disks += 1;
                 self.disk_full_until = Some(Instant::now() + Duration::from_millis(20 + rng.below(200)));
+            }
+            Fault::NetworkCut => {
+                let Some(network) = &self.network else { return Ok(false) };
+                // Long leases make long cuts.
+                let long_chance = if round.is_fenced { 30 } else { 10 };
+                let long = beyond_lease(round, rng);
+                let lasting = network.cut(rng, long_chance, long)?;
+                counts.network_cuts += 1;
+                self.network_cut_until = lasting.map(|lasting| Instant::now() + lasting);
             }
             // It does not hit a process.
             Fault::ServerCrash => return Ok(false),
@@ -249,6 +288,9 @@ impl ProcessSlot {
             if let Some(control) = &self.control {
                 control.set_disk_full(false).map_err(|error| error.to_string())?;
             }
+        }
+        if self.network_cut_until.is_some_and(|until| until <= now) {
+            self.heal_network();
         }
         while self.clock_steps.last().is_some_and(|at| *at <= now) {
             self.clock_steps.pop();
@@ -289,11 +331,20 @@ impl ProcessSlot {
         control.set_clock_offset(self.clock_offset).map_err(|error| error.to_string())
     }
 
-    /// Ends a freeze.
+    /// Ends a cut of the network.
+    fn heal_network(&mut self) {
+        self.network_cut_until = None;
+        if let Some(network) = &self.network {
+            network.heal();
+        }
+    }
+
+    /// Ends a freeze, and a cut of the network.
     ///
     /// # Errors
     /// Returns the message of the error.
     pub fn thaw(&mut self) -> Result<(), String> {
+        self.heal_network();
         match (&self.child, self.frozen_until.take()) {
             (Some(child), Some(_)) => send_signal(child, Signal::CONT),
             _ => Ok(()),
@@ -311,7 +362,7 @@ impl ProcessSlot {
         } else {
             self.kill();
         }
-        self.next_build = Some(WorkerBuild::Extended);
+        self.next_build = WorkerBuild::DEPLOYED.last().copied();
         self.start(round, counts)
     }
 
@@ -320,6 +371,7 @@ impl ProcessSlot {
     /// # Errors
     /// Returns the message of the error, also if the process outlives its SIGTERM.
     pub fn stop(&mut self) -> Result<(), String> {
+        self.heal_network();
         let Some(child) = &mut self.child else { return Ok(()) };
         if let Some(control) = &self.control {
             control.clear_faults().map_err(|error| error.to_string())?;
@@ -359,6 +411,11 @@ impl Drop for ProcessSlot {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Returns a time for which no process keeps its leases.
+fn beyond_lease(round: &RoundSettings, rng: &mut SimRng) -> Duration {
+    round.lease_duration.mul_f64(1.2 + rng.below(150) as f64 / 100.0)
 }
 
 fn send_signal(child: &Child, signal: Signal) -> Result<(), String> {

@@ -10,11 +10,12 @@ use windlass::error::{StoreError, StoreErrorKind};
 use windlass::fleet::{
     AgentRegistry, DeployedAgent, QueuedState, RetryBackoff, RunQueue, RunSubmission, SegmentLimit, Worker,
 };
+use windlass::session::{Session, SessionStore};
 use windlass_sim::SimRng;
 
 use crate::agent::{order_model, torture_agent};
 use crate::files::append_line;
-use crate::order::RunOrder;
+use crate::order::{RunOrder, is_elsewhere};
 use crate::tools::{ToolDeployment, TortureContext};
 use crate::worker::{EndedRun, WorkerSettings, load_open_orders, load_orders, open_store};
 
@@ -38,8 +39,8 @@ pub async fn work_from_queue(settings: WorkerSettings) -> Result<(), String> {
     let mut rng = SimRng::for_purpose(settings.seed, &settings.name);
     loop {
         let store = open_store(&settings.folder, settings.planted, settings.build).await;
-        let queue = store.queue.ok_or("a store with a planted bug has no queue")?;
-        let worker = create_worker(&settings, queue.clone(), &mut rng);
+        let queue = store.queue.clone().ok_or("a store with this planted bug has no queue")?;
+        let worker = create_worker(&settings, (queue.clone(), &store.other_sessions), &mut rng);
         let stop = worker.stop_handle();
         let mut working = tokio::spawn(worker.run());
         let (has_stopped, ended) = tokio::select! {
@@ -69,11 +70,11 @@ pub async fn work_from_queue(settings: WorkerSettings) -> Result<(), String> {
 
 fn create_worker(
     settings: &WorkerSettings,
-    queue: Arc<dyn RunQueue>,
+    (queue, other_sessions): (Arc<dyn RunQueue>, &Arc<dyn SessionStore>),
     rng: &mut SimRng,
 ) -> Worker<TortureContext> {
-    let registry = [false, true].into_iter().fold(AgentRegistry::new(), |registry, has_session| {
-        registry.deploy(deploy_agent(settings, has_session))
+    let registry = [false, true].into_iter().fold(AgentRegistry::new(), |registry, has_session_key| {
+        registry.deploy(deploy_agent(settings, other_sessions, has_session_key))
     });
     let limit = match rng.below(3) {
         0 => SegmentLimit::Parked,
@@ -91,8 +92,12 @@ fn create_worker(
         .segment_limit(limit)
 }
 
-/// Deploys the agent of runs with a session, or without one. The order of a run says what its model does.
-fn deploy_agent(settings: &WorkerSettings, has_session: bool) -> DeployedAgent<TortureContext> {
+/// Deploys the agent with a tool whose receipts are the session's, or without one. The order of a run says what its model does.
+fn deploy_agent(
+    settings: &WorkerSettings,
+    other_sessions: &Arc<dyn SessionStore>,
+    has_session_key: bool,
+) -> DeployedAgent<TortureContext> {
     let deployment = ToolDeployment { build: settings.build, planted: settings.planted };
     let actor = format!("{} {}", settings.name, settings.build);
     let (folder, world) = (settings.folder.clone(), settings.world.clone());
@@ -109,11 +114,15 @@ fn deploy_agent(settings: &WorkerSettings, has_session: bool) -> DeployedAgent<T
             Arc::new(TortureContext { order: find_order(&submission.run), world, actor })
         }
     };
-    let build = settings.build;
-    DeployedAgent::with_context(torture_agent(has_session, deployment), context).configure_submissions(
+    let (build, other_sessions) = (settings.build, other_sessions.clone());
+    DeployedAgent::with_context(torture_agent(has_session_key, deployment), context).configure_submissions(
         move |run, submission| {
             let order = find_order(&submission.run);
-            run.model(order_model(&order, (&world, &actor), build)).unlimited_turns()
+            let run = run.model(order_model(&order, (&world, &actor), build)).unlimited_turns();
+            match order.session.filter(|session| is_elsewhere(session)) {
+                Some(session) => run.session(&Session::new(session, other_sessions.clone())),
+                None => run,
+            }
         },
     )
 }
@@ -121,7 +130,7 @@ fn deploy_agent(settings: &WorkerSettings, has_session: bool) -> DeployedAgent<T
 fn describe_submission(order: &RunOrder) -> RunSubmission {
     let submission = RunSubmission::new(order.run.as_str(), order.agent_name(), order.user_message());
     let submission = submission.max_attempts(MAX_ATTEMPTS).tenant(format!("tenant-{}", order.seed % 3));
-    match &order.session {
+    match order.session.as_ref().filter(|session| !is_elsewhere(session)) {
         Some(session) => submission.session(session.as_str()),
         None => submission,
     }

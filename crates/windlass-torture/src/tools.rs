@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use windlass::core::decision::PersonQuestion;
 use windlass::core::item::OutputContent;
 use windlass::core::tool::ToolEffect;
@@ -10,7 +10,10 @@ use windlass::guardrail::{ToolGuardrailVerdict, ToolOutputGuardrail};
 use windlass::tool::{ReceiptPolicy, ReceiptScope, ReconcileOutcome, Tool, ToolContext, ToolError};
 use windlass_sim::SimRng;
 
-use crate::deployment::{BaseArguments, BuildArguments, ExtendedArguments, RewordedArguments, WorkerBuild};
+use crate::deployment::{
+    BaseArguments, BuildArguments, CallArguments, DeepenedArguments, ExtendedArguments, RewordedArguments,
+    WorkerBuild,
+};
 use crate::order::RunOrder;
 use crate::outside::{EffectReply, FenceRule, LedgerEffect, OutsideWorld};
 use crate::plant::PlantedBug;
@@ -54,6 +57,7 @@ pub fn build_tools(deployment: ToolDeployment, names: &[&str]) -> Vec<Tool<Tortu
         WorkerBuild::Base | WorkerBuild::Reduced => create_tool::<BaseArguments>,
         WorkerBuild::Reworded => create_tool::<RewordedArguments>,
         WorkerBuild::Extended => create_tool::<ExtendedArguments>,
+        WorkerBuild::Deepened => create_tool::<DeepenedArguments>,
     };
     let is_there = |name: &&&str| !(build == WorkerBuild::Reduced && **name == "legacy");
     names.iter().filter(is_there).map(|name| create(name, deployment)).collect()
@@ -63,7 +67,7 @@ fn create_tool<A: BuildArguments>(name: &str, deployment: ToolDeployment) -> Too
     let ToolDeployment { build, planted } = deployment;
     let description = match build {
         WorkerBuild::Reworded => "Carries something out, in other words.",
-        WorkerBuild::Base | WorkerBuild::Extended | WorkerBuild::Reduced => "Does something.",
+        _ => "Does something.",
     };
     let receipts = |scope| match (planted, scope) {
         (Some(PlantedBug::SharedKeys), ReceiptScope::Run) => {
@@ -72,12 +76,12 @@ fn create_tool<A: BuildArguments>(name: &str, deployment: ToolDeployment) -> Too
         _ => ReceiptPolicy { scope, expire_after: None },
     };
     let once = || {
-        Tool::function(name, description, |ctx, arguments: A| act_once(ctx, arguments.into_what()))
+        Tool::function(name, description, |ctx, arguments: A| act_once(ctx, arguments.into_call()))
             .effect(ToolEffect::Once)
     };
     let idempotent = |scope| {
         Tool::function(name, description, move |ctx, arguments: A| {
-            transfer(ctx, scope, arguments.into_what())
+            transfer(ctx, scope, arguments.into_call())
         })
         .effect(ToolEffect::Idempotent)
         .receipt_policy(receipts(scope))
@@ -98,11 +102,11 @@ fn create_tool<A: BuildArguments>(name: &str, deployment: ToolDeployment) -> Too
             idempotent(ReceiptScope::Store).receipt_policy(policy)
         }
         "look" => Tool::function(name, description, |_, arguments: A| async move {
-            Ok::<_, ToolError>(format!("saw {}", arguments.into_what()))
+            Ok::<_, ToolError>(format!("saw {}", arguments.into_call().what))
         })
         .effect(ToolEffect::Pure),
         "question" => {
-            Tool::function(name, description, |ctx, arguments: A| ask_and_act(ctx, arguments.into_what()))
+            Tool::function(name, description, |ctx, arguments: A| ask_and_act(ctx, arguments.into_call()))
                 .effect(ToolEffect::Once)
                 .reconcile(shut_out_earlier_drivers)
         }
@@ -112,16 +116,19 @@ fn create_tool<A: BuildArguments>(name: &str, deployment: ToolDeployment) -> Too
 }
 
 /// Records an effect that must happen once.
-async fn act_once(ctx: ToolContext<TortureContext>, what: String) -> Result<String, ToolError> {
-    let effect = describe_effect(&ctx, &what, None);
+async fn act_once(ctx: ToolContext<TortureContext>, arguments: CallArguments) -> Result<String, ToolError> {
+    let effect = describe_effect(&ctx, &arguments, None);
     act(&ctx, &effect).await
 }
 
 /// Asks a person, and records an effect with the answer.
-async fn ask_and_act(ctx: ToolContext<TortureContext>, what: String) -> Result<String, ToolError> {
-    let question = torture_question(&what);
+async fn ask_and_act(
+    ctx: ToolContext<TortureContext>,
+    arguments: CallArguments,
+) -> Result<String, ToolError> {
+    let question = torture_question(&arguments.what);
     let Some(answer) = ctx.answer_to(&question).cloned() else { return Err(ToolError::ask_person(question)) };
-    let effect = describe_effect(&ctx, &what, Some(answer.clone()));
+    let effect = describe_effect(&ctx, &arguments, Some(answer.clone()));
     Ok(format!("{}; answer {answer}", act(&ctx, &effect).await?))
 }
 
@@ -140,14 +147,14 @@ async fn act(ctx: &ToolContext<TortureContext>, effect: &LedgerEffect) -> Result
 async fn transfer(
     ctx: ToolContext<TortureContext>,
     scope: ReceiptScope,
-    what: String,
+    arguments: CallArguments,
 ) -> Result<String, ToolError> {
-    let effect = describe_effect(&ctx, &what, None);
+    let effect = describe_effect(&ctx, &arguments, None);
     pause(&ctx, &effect, "before").await;
     let operation = operation_name(&ctx.app().order, scope, &effect.agent, &effect.tool, &effect.arguments);
     ctx.app().world.transfer(&effect, operation)?;
     pause(&ctx, &effect, "after").await;
-    Ok(format!("transferred {what}"))
+    Ok(format!("transferred {}", arguments.what))
 }
 
 /// Returns the identity of an idempotent operation, as its user understands it: equal operations have one effect.
@@ -166,7 +173,11 @@ pub fn operation_name(
     format!("{scope}: {agent} {tool} {arguments}")
 }
 
-fn describe_effect(ctx: &ToolContext<TortureContext>, what: &str, answer: Option<Value>) -> LedgerEffect {
+fn describe_effect(
+    ctx: &ToolContext<TortureContext>,
+    arguments: &CallArguments,
+    answer: Option<Value>,
+) -> LedgerEffect {
     LedgerEffect {
         tool: ctx.tool_key().name().to_owned(),
         run: ctx.app().order.run.clone(),
@@ -174,7 +185,7 @@ fn describe_effect(ctx: &ToolContext<TortureContext>, what: &str, answer: Option
         agent: ctx.agent().to_string(),
         key: ctx.idempotency_key(),
         fence: ctx.fence(),
-        arguments: json!({ "what": what }),
+        arguments: arguments.to_json(),
         answer,
         actor: ctx.app().actor.clone(),
     }

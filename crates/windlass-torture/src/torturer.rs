@@ -1,6 +1,7 @@
 //! The torturer: it starts the processes of a round, injects faults from outside, and lets the round end.
 
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,9 @@ use windlass_sim::SimRng;
 use crate::database_server::DatabaseServer;
 use crate::fault::{Fault, FaultCounts, FaultMenu};
 use crate::files::{RoundFolder, append_line, read_lines};
-use crate::order::RunOrder;
+use crate::namespace::NetworkNamespace;
+use crate::network::NetworkLink;
+use crate::order::{RunOrder, session_name};
 use crate::outside::{FenceRule, OutsideWorld};
 use crate::plant::PlantedBug;
 use crate::process::{ProcessRole, ProcessSlot, RoundSettings};
@@ -60,8 +63,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MAX_FAILED_ROUNDS: u32 = 3;
 /// Number of open runs for each worker.
 const ORDERS_PER_WORKER: usize = 3;
-/// Number of sessions in a round.
-const SESSION_COUNT: u64 = 3;
+/// Number of sessions in a round. The last one is in another store than its runs.
+const SESSION_COUNT: u64 = 4;
 
 /// The result of a torture.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,6 +97,14 @@ pub fn torture(options: &TortureOptions, runtime: &Runtime) -> Result<TortureRep
         StoreBackend::File => None,
         StoreBackend::Postgres => Some(DatabaseServer::start(&options.folder.join("server"))?),
     };
+    let has_namespaces = match server.as_ref().map(|_| NetworkNamespace::create()) {
+        None => false,
+        Some(Ok(_)) => true,
+        Some(Err(reason)) => {
+            eprintln!("not shown: lost packets: {reason}");
+            false
+        }
+    };
     let mut report = TortureReport::default();
     let mut failed_rounds = 0;
     for number in 0_u64.. {
@@ -113,9 +124,10 @@ pub fn torture(options: &TortureOptions, runtime: &Runtime) -> Result<TortureRep
             seed: SimRng::for_purpose(options.seed, &format!("round {number}")).next_u64(),
             lease_duration: if is_fenced { FREEZE_LEASE } else { PLAIN_LEASE },
             is_fenced,
-            is_queued: options.planted.is_none() && number % 4 >= 2,
+            is_queued: options.planted.map_or(number % 4 >= 2, PlantedBug::needs_queue),
             has_corrections: !is_left_out("correction"),
             planted: options.planted,
+            has_namespaces,
             shim: shim.clone(),
         };
         let before = report;
@@ -147,8 +159,10 @@ fn run_round(
     runtime: &Runtime,
 ) -> Result<(), String> {
     round.folder.create().map_err(|error| error.to_string())?;
+    let schema = format!("round_{}", round.seed);
     if let Some(server) = server {
-        let database = StoreDatabase { address: server.address(), schema: format!("round_{}", round.seed) };
+        let address = DatabaseServer::address_by((Ipv4Addr::LOCALHOST, server.port()).into());
+        let database = StoreDatabase { address, schema: schema.clone() };
         append_line(&round.folder.database(), &database).map_err(|error| error.to_string())?;
     }
     let mut rng = SimRng::for_purpose(round.seed, "faults");
@@ -161,6 +175,11 @@ fn run_round(
         (0..workers).map(|place| ProcessSlot::new(ProcessRole::Worker, format!("worker{place}"))).collect();
     slots.push(ProcessSlot::new(ProcessRole::Decider, "decider".to_owned()));
     for slot in &mut slots {
+        if let Some(server) = server {
+            let namespace = round.has_namespaces.then(NetworkNamespace::create).transpose()?;
+            let network = NetworkLink::open(runtime.handle(), server.port(), namespace);
+            slot.attach_network(network.map_err(|error| error.to_string())?, &schema, &round.folder)?;
+        }
         slot.start(round, &mut report.faults)?;
     }
     let menu = FaultMenu {
@@ -195,10 +214,15 @@ impl OrderBook<'_> {
     fn publish(&mut self) -> Result<(), String> {
         let run = format!("run-{}", self.count);
         let mut rng = SimRng::for_purpose(self.round.seed, &run);
-        let session = rng.chance(60).then(|| format!("session-{}", rng.below(SESSION_COUNT)));
+        let session = rng.chance(60).then(|| rng.below(SESSION_COUNT));
+        // The bugs are planted into the store of the runs.
+        let is_elsewhere = |number| number == SESSION_COUNT - 1 && self.round.planted.is_none();
+        let session = session.map(|number| session_name(number, is_elsewhere(number)));
         // Only submitted runs are cancelled from another process. The words of sessions are counted.
         let is_cancelled = self.round.is_queued && session.is_none() && rng.chance(40);
-        let order = RunOrder { run, seed: rng.next_u64(), session, fork_of: None, is_cancelled };
+        let has_session_key = session.is_some() && rng.chance(60);
+        let (seed, fork_of) = (rng.next_u64(), None);
+        let order = RunOrder { run, seed, session, has_session_key, fork_of, is_cancelled };
         self.count += 1;
         append_line(&self.round.folder.orders(), &order).map_err(|error| error.to_string())
     }
@@ -240,7 +264,7 @@ fn inject_faults(
             std::thread::sleep(left.min(Duration::from_millis(3)));
         }
         orders.replenish(workers)?;
-        let fault = menu.draw(rng);
+        let fault = menu.draw(rng, counts);
         if let (Fault::ServerCrash, Some(server)) = (fault, server) {
             server.crash_and_resume()?;
             counts.server_crashes += 1;

@@ -18,7 +18,7 @@ use windlass_sim::SimRng;
 use crate::agent::{order_model, torture_agent};
 use crate::deployment::WorkerBuild;
 use crate::files::{RoundFolder, append_line, read_lines};
-use crate::order::RunOrder;
+use crate::order::{RunOrder, is_elsewhere};
 use crate::outside::OutsideWorld;
 use crate::plant::{PlantedBug, ProcessStore};
 use crate::tools::{ToolDeployment, TortureContext};
@@ -27,6 +27,9 @@ use crate::tools::{ToolDeployment, TortureContext};
 const CONCURRENT_RUNS: usize = 6;
 /// A small interval, so that most of these short runs still recover from a snapshot.
 const SNAPSHOT_INTERVAL: u64 = 4;
+
+/// A time limit below a quarter of a lease where nothing freezes: a worker notices a dead connection before its lease is over.
+const STATEMENT_TIMEOUT: Duration = Duration::from_millis(1_200);
 
 /// The settings of a worker process.
 #[derive(Clone, Debug)]
@@ -159,13 +162,22 @@ pub async fn try_open_store(
     let said = |error: StoreError| error.to_string();
     let databases = read_lines::<StoreDatabase>(&folder.database()).map_err(|error| error.to_string())?;
     let Some(StoreDatabase { address, schema }) = databases.into_iter().next() else {
-        let store = SqliteStore::open(folder.store()).map_err(said)?;
-        return Ok(ProcessStore::new(store.with_snapshot_interval(SNAPSHOT_INTERVAL), planted, build));
+        let open =
+            |path| SqliteStore::open(path).map(|store| store.with_snapshot_interval(SNAPSHOT_INTERVAL));
+        let stores = [open(folder.store()).map_err(said)?, open(folder.other_store()).map_err(said)?];
+        return Ok(ProcessStore::new(stores, planted, build));
     };
-    let options =
-        PostgresOptions { schema, snapshot_interval: SNAPSHOT_INTERVAL, ..PostgresOptions::default() };
-    let store = PostgresStore::connect_with(&address, options).await.map_err(said)?;
-    Ok(ProcessStore::of_database(store))
+    let connect = async |schema| {
+        let options = PostgresOptions {
+            schema,
+            snapshot_interval: SNAPSHOT_INTERVAL,
+            statement_timeout: STATEMENT_TIMEOUT,
+            ..PostgresOptions::default()
+        };
+        PostgresStore::connect_with(&address, options).await.map_err(said)
+    };
+    let stores = [connect(schema.clone()).await?, connect(format!("{schema}_sessions")).await?];
+    Ok(ProcessStore::new(stores, planted, build))
 }
 
 /// Returns the orders whose runs have not ended by the word of any worker.
@@ -195,11 +207,11 @@ fn start_drive(
 ) -> [CancelHandle; 2] {
     let deployment = ToolDeployment { build: settings.build, planted: settings.planted };
     let actor = format!("{} {}", settings.name, settings.build);
-    let agent = torture_agent(order.session.is_some(), deployment);
+    let agent = torture_agent(order.has_session_key, deployment);
     let model = order_model(&order, (&settings.world, &actor), settings.build);
     let context = Arc::new(TortureContext { order: order.clone(), world: settings.world.clone(), actor });
     let lease = settings.lease_duration;
-    let ProcessStore { runs, sessions, .. } = store.clone();
+    let runs = store.runs.clone();
     let mut recovering = agent
         .recover_with_context(order.run.as_str(), runs.clone(), context.clone())
         .model(model.clone())
@@ -210,8 +222,13 @@ fn start_drive(
     }
     let starting = agent.run_with_context(order.user_message(), context).run_id(order.run.as_str());
     let mut starting = starting.store(runs).model(model).lease_duration(lease).unlimited_turns();
-    if let Some(session) = &order.session {
-        starting = starting.session(&Session::new(session.as_str(), sessions));
+    if let Some(name) = &order.session {
+        let session = Session::new(name.as_str(), store.sessions_of(name).clone());
+        starting = starting.session(&session);
+        // A session in the store of the run is found there.
+        if is_elsewhere(name) {
+            recovering = recovering.session(&session);
+        }
     }
     let handles = [recovering.cancel_handle(), starting.cancel_handle()];
     let folder = settings.folder.clone();

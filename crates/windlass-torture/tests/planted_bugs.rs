@@ -2,6 +2,7 @@
 
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
+use std::io::Write;
 use std::process::Command;
 
 use windlass_torture::plant::PlantedBug;
@@ -10,11 +11,17 @@ use windlass_torture::plant::PlantedBug;
 const SEEDS: std::ops::RangeInclusive<u32> = 1..=12;
 
 /// Returns true if a torture with the planted bug fails, and says so by one of these counts.
-fn is_found(bug: PlantedBug, counts: &[&str], left_out: &str, seed: u32) -> bool {
+fn is_found(bug: PlantedBug, store: &str, seed: u32) -> bool {
+    let (counts, left_out) = signs_of(bug);
     let seed = seed.to_string();
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass-torture"));
     command.args(["--faults", "75", "--seed", &seed, "--workers", "3", "--plant", &bug.to_string()]);
-    command.args(["--folder", env!("CARGO_TARGET_TMPDIR")]);
+    command.args(["--store", store]);
+    // The server of a database runs as a user of its own, to whom the folder of the build may be closed.
+    command.arg("--folder").arg(match store {
+        "postgres" => std::env::temp_dir(),
+        _ => env!("CARGO_TARGET_TMPDIR").into(),
+    });
     if !left_out.is_empty() {
         command.args(["--except", left_out]);
     }
@@ -31,8 +38,12 @@ fn is_found(bug: PlantedBug, counts: &[&str], left_out: &str, seed: u32) -> bool
 }
 
 /// The bugs that every test run looks for: the first seeds find them.
-const QUICK_BUGS: [PlantedBug; 3] =
-    [PlantedBug::SharedKeys, PlantedBug::ForgottenItems, PlantedBug::IgnoredCorrections];
+const QUICK_BUGS: [PlantedBug; 4] = [
+    PlantedBug::SharedKeys,
+    PlantedBug::ForgottenItems,
+    PlantedBug::IgnoredCorrections,
+    PlantedBug::LostInputs,
+];
 
 /// Returns the counts that name a bug, and the faults that would only distract from it.
 fn signs_of(bug: PlantedBug) -> (&'static [&'static str], &'static str) {
@@ -51,6 +62,7 @@ fn signs_of(bug: PlantedBug) -> (&'static [&'static str], &'static str) {
             (&["forgotten"], "freeze,kill,terminate,redeploy,full_disk,failed_sync,kill_in_store")
         }
         PlantedBug::IgnoredCorrections | PlantedBug::RefusedCorrections => (&["unapproved"], ""),
+        PlantedBug::LostInputs => (&["lost"], ""),
     }
 }
 
@@ -63,9 +75,23 @@ fn planted_bugs_are_found() {
         "all" => &PlantedBug::ALL[..],
         other => panic!("WINDLASS_PLANTED_BUGS is `{other}`, not `all`"),
     };
-    for bug in bugs {
-        let (counts, left_out) = signs_of(*bug);
-        let found = SEEDS.into_iter().find(|seed| is_found(*bug, counts, left_out, *seed));
-        assert!(found.is_some(), "no seed of {SEEDS:?} finds the planted bug {bug}");
+    bugs.iter().for_each(|bug| find(*bug, "file"));
+}
+
+/// The oracle reads a database as it reads a file.
+#[test]
+fn a_planted_bug_is_found_in_a_database() {
+    let has_server = std::fs::read_dir("/usr/lib/postgresql")
+        .is_ok_and(|versions| versions.flatten().any(|entry| entry.path().join("bin/initdb").is_file()));
+    if !has_server {
+        writeln!(std::io::stderr(), "not shown: planted bugs in PostgreSQL, which is not installed")
+            .expect("stderr");
+        return;
     }
+    find(PlantedBug::SharedKeys, "postgres");
+}
+
+fn find(bug: PlantedBug, store: &str) {
+    let found = SEEDS.into_iter().find(|seed| is_found(bug, store, *seed));
+    assert!(found.is_some(), "no seed of {SEEDS:?} finds the planted bug {bug}");
 }

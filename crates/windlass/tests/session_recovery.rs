@@ -101,6 +101,24 @@ async fn a_resumed_run_writes_to_its_session_without_being_handed_it_again() {
     }
 }
 
+/// The next run has to know of the words that this one has answered.
+#[tokio::test]
+async fn input_that_was_added_to_a_run_is_in_its_session() {
+    let store = Arc::new(MemoryStore::default());
+    let sessions = [Session::new("here", store.clone()), Session::in_memory("elsewhere")];
+    for session in sessions {
+        let (agent, run) = (paying_agent(true), RunId::new(session.id().as_str()));
+        let run = agent.run("Pay.").session(&session).run_id(run).store(store.clone());
+        let mut paused = run.await.expect("it pauses").into_paused().expect("it pauses");
+        paused.approve("c1").expect("it waits");
+        paused.add_input("Do not forget the tip.").expect("it goes on");
+        agent.resume(paused).session(&session).store(store.clone()).await.expect("it ends");
+        let mut expected = whole_conversation();
+        expected.insert(3, "user: Do not forget the tip.".to_owned());
+        assert_eq!(conversation(&session).await, expected, "{}", session.id());
+    }
+}
+
 async fn post_approval(store: &Arc<SqliteStore>, digest: windlass::core::canonical::Digest) {
     let decision = windlass::core::journal::DecisionRecorded {
         call: "c1".into(),

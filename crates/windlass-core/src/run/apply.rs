@@ -115,10 +115,15 @@ impl Run {
 
     /// Appends the input that was added during the turn.
     fn take_added_input(&mut self) {
-        if !self.added_input.is_empty() {
-            let mut added = std::mem::take(&mut self.added_input);
-            self.context_sources.add(ContentSources::of_items(&added));
-            self.history_mut().append(&mut added);
+        let added = std::mem::take(&mut self.added_input);
+        self.push_added_input(added);
+    }
+
+    /// Appends added input to the history and to the items of the run, from which its session gets it.
+    fn push_added_input(&mut self, added: impl IntoIterator<Item = Arc<Item>>) {
+        let agent = self.agent.clone();
+        for item in added {
+            self.push_item(&agent, item, RunItemKind::AddedInput);
         }
     }
 
@@ -267,8 +272,7 @@ impl Run {
             JournalEntry::InputAdded(added) => {
                 self.filtered_input = None;
                 if matches!(self.phase, RunPhase::AwaitingModel | RunPhase::ResultsPending(_)) {
-                    self.context_sources.add(ContentSources::of_items(&added.items));
-                    self.history_mut().extend(added.items.iter().cloned());
+                    self.push_added_input(added.items.iter().cloned());
                 } else {
                     self.added_input.extend(added.items.iter().cloned());
                 }

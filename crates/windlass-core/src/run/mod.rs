@@ -162,6 +162,8 @@ pub enum RunItemKind {
     HandoffOutput,
     /// A message that asks the model to correct a final output that does not match its type.
     Correction,
+    /// Input that was added after the start of the run.
+    AddedInput,
 }
 
 /// An output that ends the run if guardrails and output type accept it.
@@ -351,7 +353,8 @@ impl Run {
         }
     }
 
-    /// Returns the items that the run produced in settled turns, and the calls of an open turn.
+    /// Returns the items that the run produced in settled turns, the input that was added to it, and the calls of an open
+    /// turn.
     pub fn items(&self) -> &[RunItem] {
         &self.items
     }
@@ -369,16 +372,24 @@ impl Run {
 
     /// Returns the outputs of the last turn, in the model's order, if it has settled.
     pub fn last_turn_outputs(&self) -> &[RunItem] {
+        let items = self.items_before_added_input();
         let is_output = |item: &&RunItem| item.kind == RunItemKind::CallOutput;
         let count = match self.is_between_turns() {
-            true => self.items.iter().rev().take_while(is_output).count(),
+            true => items.iter().rev().take_while(is_output).count(),
             false => 0,
         };
-        &self.items[self.items.len() - count..]
+        &items[items.len() - count..]
+    }
+
+    /// Returns the items of the run without the input at their end that was added since.
+    pub fn items_before_added_input(&self) -> &[RunItem] {
+        let is_added = |item: &&RunItem| item.kind == RunItemKind::AddedInput;
+        let added = self.items.iter().rev().take_while(is_added).count();
+        &self.items[..self.items.len() - added]
     }
 
     /// Returns the run items from index `from` that a session stores. If the run failed inside a turn, only the
-    /// calls of that turn that took effect, or may have, are included, with their outputs.
+    /// calls of that turn that took effect, or may have, are included, with their outputs, and the input that was added.
     pub fn session_items(&self, from: usize) -> Vec<Arc<Item>> {
         let settled = self.items.get(from..self.settled_item_count()).unwrap_or_default();
         let is_failed = matches!(self.phase, RunPhase::Ended(RunEnd::Failed(_)));
@@ -389,6 +400,8 @@ impl Run {
         };
         let keeps = |place: usize, produced: &RunItem| {
             place < broken_from
+                // A person has said it, whatever became of the turn.
+                || produced.kind == RunItemKind::AddedInput
                 || match &*produced.item {
                     Item::Call(call) => {
                         !self.ineffective_calls.contains(&call.id)

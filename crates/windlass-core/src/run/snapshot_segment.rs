@@ -266,6 +266,7 @@ fn kind_letter(part: RunItemKind) -> char {
         RunItemKind::CallOutput => 'o',
         RunItemKind::HandoffOutput => 'p',
         RunItemKind::Correction => 'k',
+        RunItemKind::AddedInput => 'i',
     }
 }
 
@@ -277,6 +278,7 @@ fn kind_from_letter(letter: char) -> Option<RunItemKind> {
         RunItemKind::CallOutput,
         RunItemKind::HandoffOutput,
         RunItemKind::Correction,
+        RunItemKind::AddedInput,
     ]
     .into_iter()
     .find(|part| kind_letter(*part) == letter)

@@ -190,7 +190,13 @@ fn model_messages(items: &[RunItem], shown: MessagesShown) -> Vec<String> {
             }
             (RunItemKind::ModelOutput, _) => {}
             (RunItemKind::ToolCall | RunItemKind::HandoffCall, _) => has_calls = true,
-            (RunItemKind::CallOutput | RunItemKind::HandoffOutput | RunItemKind::Correction, _) => {
+            (
+                RunItemKind::CallOutput
+                | RunItemKind::HandoffOutput
+                | RunItemKind::Correction
+                | RunItemKind::AddedInput,
+                _,
+            ) => {
                 has_calls = false;
             }
         }

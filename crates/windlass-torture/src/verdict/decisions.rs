@@ -75,8 +75,9 @@ fn is_approved(
         // A fork inherits the decisions that its journal has.
         None => {
             let is_fork = evidence.orders.get(&effect.run).is_some_and(|order| order.fork_of.is_some());
-            let journal = evidence.journals.get(&effect.run);
-            let call = journal.and_then(|journal| journal.calls.get(&effect.call));
+            // A run that did not finish is counted as such.
+            let Some(journal) = evidence.journals.get(&effect.run) else { return is_fork };
+            let call = journal.calls.get(&effect.call);
             is_fork && call.is_some_and(|call| call.approvals.last() == Some(&true))
         }
     }

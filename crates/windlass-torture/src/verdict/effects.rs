@@ -6,6 +6,7 @@ use std::io;
 use windlass::core::journal::CallStatus;
 use windlass::tool::ReceiptScope;
 
+use super::journal::JournalCall;
 use super::{RoundEvidence, TortureVerdict, report_violation};
 use crate::order::RunOrder;
 use crate::outside::{LedgerEffect, OutsideWorld};
@@ -83,10 +84,12 @@ pub(super) fn check_recorded(effect: &LedgerEffect, evidence: &RoundEvidence, ve
         let what = format!("{} {} has the keys {:?} beside {effect:?}", effect.run, effect.call, call.keys);
         report_violation(&mut verdict.twice, "twice", what);
     }
-    let is_cancelled = evidence.orders.get(&effect.run).is_some_and(|order| order.is_cancelled);
+    let is_cancelled = evidence.journals.get(&effect.run).is_some_and(|journal| journal.is_cancelled);
     let denies = match &call.status {
-        // A call that had started when it was stopped may have had its effect before.
-        Some(CallStatus::Cancelled) if is_cancelled && call.first_epoch > 0 => false,
+        // A call that had started when its run was stopped may have had its effect before. The run has to say so.
+        Some(CallStatus::Cancelled) | None if is_cancelled => {
+            call.first_epoch == 0 || !is_left_open(evidence, effect, call)
+        }
         Some(
             CallStatus::InvalidArguments
             | CallStatus::UnknownTool
@@ -112,6 +115,19 @@ pub(super) fn check_recorded(effect: &LedgerEffect, evidence: &RoundEvidence, ve
         let what = format!("the journal denies {effect:?}: {call:?}");
         report_violation(&mut verdict.twice, "twice", what);
     }
+}
+
+/// Returns true if the history of a cancelled run leaves open that a call took effect: the output of the call, if it has one of
+/// its own, and that of the outermost call do not say that nothing happened.
+fn is_left_open(evidence: &RoundEvidence, effect: &LedgerEffect, call: &JournalCall) -> bool {
+    let leaves_open = |text: &str| {
+        text.contains("it is not known whether it took effect") || text.contains("The call was executed.")
+    };
+    let outermost = effect.call.split('/').next().unwrap_or_default();
+    let journal = evidence.journals.get(&effect.run);
+    let shown = journal.and_then(|journal| journal.final_outputs.get(outermost));
+    let is_settled = call.status.is_some();
+    (!is_settled || leaves_open(&call.output)) && shown.is_some_and(|text| leaves_open(text))
 }
 
 /// Returns true if a fork repeats a call that was under way in its origin, with the origin's key.

@@ -15,7 +15,8 @@ pub(super) fn check_inputs(
 ) -> io::Result<()> {
     for input in read_lines::<OrderedInput>(&folder.ordered_inputs())? {
         if is_missing(evidence, &input) {
-            let what = format!("{}: the input of order {} is not there", input.run, input.order);
+            let what =
+                format!("{}: the input of order {} is not there: {:?}", input.run, input.order, input.text);
             report_violation(&mut verdict.lost, "lost", what);
         }
     }
@@ -29,7 +30,7 @@ pub(super) fn check_inputs(
 fn is_missing(evidence: &RoundEvidence, input: &OrderedInput) -> bool {
     let is_fork = evidence.orders.get(&input.run).is_none_or(|order| order.fork_of.is_some());
     let Some(journal) = evidence.journals.get(&input.run).filter(|_| !is_fork) else { return false };
-    journal.responded_epoch >= input.epoch + 2 && !journal.added_inputs.contains_key(&input.order)
+    journal.responded_epoch >= input.epoch + 2 && !journal.added_inputs.contains_key(&input.text)
 }
 
 #[cfg(test)]
@@ -42,8 +43,9 @@ mod tests {
 
     fn evidence(fork_of: Option<&str>, responded_epoch: u64, added: &[u64]) -> RoundEvidence {
         let (run, fork_of) = ("run".to_owned(), fork_of.map(str::to_owned));
-        let order = RunOrder { run, seed: 1, session: None, fork_of, is_cancelled: false };
-        let added_inputs = added.iter().map(|order| (*order, 1)).collect();
+        let (session, has_session_key, is_cancelled) = (None, false, false);
+        let order = RunOrder { run, seed: 1, session, has_session_key, fork_of, is_cancelled };
+        let added_inputs = added.iter().map(|order| (format!("point {order}"), 1)).collect();
         let journal = RunJournal { added_inputs, responded_epoch, ..RunJournal::default() };
         RoundEvidence {
             orders: BTreeMap::from([("run".to_owned(), order)]),
@@ -53,7 +55,7 @@ mod tests {
 
     #[test]
     fn input_is_missing_if_a_driver_that_knew_of_it_went_on_without() {
-        let input = OrderedInput { run: "run".to_owned(), order: 7, epoch: 3 };
+        let input = OrderedInput { run: "run".to_owned(), order: 7, text: "point 7".to_owned(), epoch: 3 };
         assert!(is_missing(&evidence(None, 5, &[6]), &input));
         assert!(!is_missing(&evidence(None, 5, &[7]), &input), "it is there");
         assert!(!is_missing(&evidence(None, 4, &[]), &input), "nobody may have known of it");

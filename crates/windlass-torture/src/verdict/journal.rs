@@ -1,12 +1,15 @@
 //! The calls of a journal, each with its starts, its decision and its settlement.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 use windlass::core::decision::Decision;
 use windlass::core::id::CallPath;
 use windlass::core::item::Item;
 use windlass::core::journal::{CallStatus, JournalEntry, JournalRecord};
+
+use crate::deployment::without_nulls;
 
 /// A call in the journal.
 #[derive(Clone, Debug, Default)]
@@ -42,8 +45,10 @@ pub(super) struct RunJournal {
     pub(super) calls: BTreeMap<String, JournalCall>,
     /// True if the run ended as cancelled.
     pub(super) is_cancelled: bool,
-    /// The number of times that the journal has the input of each order, by the number of the order.
-    pub(super) added_inputs: BTreeMap<u64, u64>,
+    /// The number of times that the journal has the input of each order, by its words.
+    pub(super) added_inputs: BTreeMap<String, u64>,
+    /// The outputs that the history has for the calls of the root agent at the end, by the id of the call.
+    pub(super) final_outputs: BTreeMap<String, String>,
     /// Epoch of the last driver that started a call; 0 if none has.
     pub(super) last_epoch: u64,
     /// Epoch of the last driver that started a call before the last response of the root agent's model.
@@ -51,10 +56,15 @@ pub(super) struct RunJournal {
 }
 
 impl RunJournal {
-    pub(super) fn read(records: Vec<JournalRecord>) -> Self {
+    pub(super) fn read(records: &[JournalRecord], history: &[Arc<Item>]) -> Self {
         let mut journal = Self::default();
-        for record in &records {
+        for record in records {
             journal.add(record);
+        }
+        for item in history {
+            if let Item::Output(output) = &**item {
+                journal.final_outputs.insert(output.call.to_string(), output.content.text().into_owned());
+            }
         }
         journal
     }
@@ -108,8 +118,10 @@ impl RunJournal {
             }
             JournalEntry::RunCancelled(_) if record.path.is_empty() => self.is_cancelled = true,
             JournalEntry::InputAdded(added) => {
-                if let Some(order) = added.order {
-                    *self.added_inputs.entry(order).or_default() += 1;
+                for item in &added.items {
+                    if let Item::Message(message) = &**item {
+                        *self.added_inputs.entry(message.text()).or_default() += 1;
+                    }
                 }
             }
             JournalEntry::CallSettled(settled) => {
@@ -120,11 +132,4 @@ impl RunJournal {
             _ => {}
         }
     }
-}
-
-fn without_nulls(mut arguments: Value) -> Value {
-    if let Some(object) = arguments.as_object_mut() {
-        object.retain(|_, value| !value.is_null());
-    }
-    arguments
 }

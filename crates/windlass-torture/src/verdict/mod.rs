@@ -20,6 +20,7 @@ use crate::files::RoundFolder;
 use crate::order::RunOrder;
 use crate::outside::OutsideWorld;
 use crate::plant::ProcessStore;
+use crate::session_edits::SessionEdits;
 use crate::worker::{load_orders, try_open_store};
 
 use self::journal::{JournalCall, RunJournal};
@@ -35,6 +36,10 @@ pub struct TortureVerdict {
     pub cancelled_runs: u64,
     /// Number of orders whose input was added to a run.
     pub added_inputs: u64,
+    /// Number of compactions and rewinds of sessions.
+    pub session_edits: u64,
+    /// Number of forks.
+    pub forks: u64,
     /// Number of effects that happened twice, or under a key that is not theirs.
     pub twice: u64,
     /// Number of calls that succeeded in the journal and have no effect in the outside world, and of inputs that were
@@ -60,6 +65,8 @@ impl TortureVerdict {
         self.expired_receipts += other.expired_receipts;
         self.cancelled_runs += other.cancelled_runs;
         self.added_inputs += other.added_inputs;
+        self.session_edits += other.session_edits;
+        self.forks += other.forks;
         self.twice += other.twice;
         self.lost += other.lost;
         self.forgotten += other.forgotten;
@@ -103,23 +110,24 @@ impl RoundEvidence {
 /// Returns the message of an error that prevents the comparison.
 pub async fn check_round(folder: &RoundFolder, world: &OutsideWorld) -> Result<TortureVerdict, String> {
     let said = |error: &dyn fmt::Display| error.to_string();
-    let ProcessStore { runs, sessions, .. } = open_evidence(folder).await?;
+    let stores = open_evidence(folder).await?;
     let mut verdict = TortureVerdict::default();
     let mut evidence = RoundEvidence { orders: BTreeMap::new(), journals: BTreeMap::new() };
     for order in load_orders(folder).map_err(|error| said(&error))? {
-        match load_run(&*runs, &order).await {
+        match load_run(&*stores.runs, &order).await {
             Ok(journal) => {
                 verdict.calls += journal.calls.len() as u64;
                 verdict.cancelled_runs += u64::from(journal.is_cancelled);
                 verdict.added_inputs += journal.added_inputs.len() as u64;
-                for (number, count) in journal.added_inputs.iter().filter(|(_, count)| **count > 1) {
-                    let what = format!("{}: the input of order {number} is there {count} times", order.run);
+                for (text, count) in journal.added_inputs.iter().filter(|(_, count)| **count > 1) {
+                    let what = format!("{}: the input {text:?} is there {count} times", order.run);
                     report_violation(&mut verdict.twice, "twice", what);
                 }
                 evidence.journals.insert(order.run.clone(), journal);
             }
             Err(reason) => report_violation(&mut verdict.unfinished, "unfinished", reason),
         }
+        verdict.forks += u64::from(order.fork_of.is_some());
         evidence.orders.insert(order.run.clone(), order);
     }
     let standing = load_standing(folder).map_err(|error| said(&error))?;
@@ -127,7 +135,10 @@ pub async fn check_round(folder: &RoundFolder, world: &OutsideWorld) -> Result<T
     inputs::check_inputs(&evidence, folder, &mut verdict).map_err(|error| said(&error))?;
     transfers::check_transfers(&evidence, world, &mut verdict).map_err(|error| said(&error))?;
     decisions::check_decisions(&evidence, world, &standing, &mut verdict).map_err(|error| said(&error))?;
-    sessions::check_sessions(&evidence, &*sessions, world, &standing, &mut verdict).await?;
+    let edits = SessionEdits::load(folder).map_err(|error| said(&error))?;
+    verdict.session_edits += edits.count();
+    let held = (world.fence_rule(), &standing);
+    sessions::check_sessions(&evidence, (&stores, &edits), held, &mut verdict).await?;
     Ok(verdict)
 }
 
@@ -149,7 +160,7 @@ async fn load_run(store: &dyn Store, order: &RunOrder) -> Result<RunJournal, Str
         other => return Err(format!("{name}: the outcome is {other:?}: {}", replay.run.summary())),
     }
     check_history(replay.run.history()).map_err(|violation| format!("{name}: {violation}"))?;
-    Ok(RunJournal::read(records))
+    Ok(RunJournal::read(&records, replay.run.history()))
 }
 
 /// Returns a number that changes when a run of the round moves on.

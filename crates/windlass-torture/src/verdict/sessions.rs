@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use windlass::core::id::SessionId;
 use windlass::core::item::Item;
-use windlass::session::SessionStore;
 use windlass_sim::check_history;
 
 use super::journal::{JournalCall, RunJournal};
 use super::{RoundEvidence, TortureVerdict, report_violation};
 use crate::decision_log::{LoggedDecision, StandingDecisions};
 use crate::order::{RunOrder, TURN_COUNT};
-use crate::outside::{FenceRule, OutsideWorld};
+use crate::outside::FenceRule;
+use crate::plant::ProcessStore;
+use crate::session_edits::SessionEdits;
 
 /// The items of a session, counted.
 #[derive(Default)]
@@ -83,6 +84,8 @@ impl ItemPlaces {
     /// runs among those that one driver appended.
     fn misplaced_items(&self, order: &RunOrder, journal: &RunJournal, is_held: bool) -> Vec<String> {
         let mut misplaced = Vec::new();
+        let added: Vec<usize> =
+            journal.added_inputs.keys().filter_map(|text| self.messages.get(text).copied()).collect();
         let Some(parts) = self.parts_of(order) else { return misplaced };
         if !parts.concat().is_sorted() {
             misplaced.push(format!("the items of {} are out of order: {parts:?}", order.run));
@@ -104,7 +107,9 @@ impl ItemPlaces {
             let before = if part == 1 { Some(1) } else { epoch(part - 1) };
             let is_one_driver = before.is_some() && before == epoch(part) && before == epoch(part + 1);
             let (last, first) = (parts[part - 1].last(), parts[part].first());
-            let is_apart = last.zip(first).is_some_and(|(last, first)| last + 1 != *first);
+            // Input that was added to the run comes between its turns.
+            let is_foreign = |place: usize| !added.contains(&place);
+            let is_apart = last.zip(first).is_some_and(|(last, first)| (last + 1..*first).any(is_foreign));
             if is_held && is_one_driver && is_apart {
                 misplaced.push(format!("another run appended while {} held it: {parts:?}", order.run));
             }
@@ -116,9 +121,8 @@ impl ItemPlaces {
 /// Compares each session with the orders of its runs and with their journals.
 pub(super) async fn check_sessions(
     evidence: &RoundEvidence,
-    store: &dyn SessionStore,
-    world: &OutsideWorld,
-    standing: &BTreeMap<(String, String), StandingDecisions>,
+    (stores, edits): (&ProcessStore, &SessionEdits),
+    (fence_rule, standing): (FenceRule, &BTreeMap<(String, String), StandingDecisions>),
     verdict: &mut TortureVerdict,
 ) -> Result<(), String> {
     let mut sessions: BTreeMap<&str, Vec<&RunOrder>> = BTreeMap::new();
@@ -128,25 +132,33 @@ pub(super) async fn check_sessions(
         }
     }
     for (session, orders) in sessions {
-        let state = store.load_session(&SessionId::new(session)).await;
+        let state = stores.sessions_of(session).load_session(&SessionId::new(session)).await;
         let state = state.map_err(|error| error.to_string())?;
         if let Err(violation) = check_history(&state.items) {
             report_violation(&mut verdict.forgotten, "forgotten", format!("{session}: {violation}"));
         }
-        let places = ItemPlaces::find(&state.items);
-        let items = CountedItems::count(&state.items);
+        let whole = match edits.restore(session, &state.items) {
+            Ok(whole) => whole,
+            Err(reason) => {
+                report_violation(&mut verdict.forgotten, "forgotten", format!("{session}: {reason}"));
+                continue;
+            }
+        };
+        let places = ItemPlaces::find(&whole);
+        let items = CountedItems::count(&whole);
         for order in orders {
             // A run that did not finish is counted as such.
             let Some(journal) = evidence.journals.get(&order.run) else { continue };
-            for message in [order.user_message(), order.final_message()] {
-                let count = items.messages.get(&message).copied().unwrap_or_default();
+            let own = [order.user_message(), order.final_message()];
+            for message in own.iter().chain(journal.added_inputs.keys()) {
+                let count = items.messages.get(message).copied().unwrap_or_default();
                 if count != 1 {
                     let what = format!("{session} has {count} times {message:?}");
                     report_violation(&mut verdict.forgotten, "forgotten", what);
                 }
             }
             // A process that was frozen for longer than its lease goes on after the runs that did not wait for it.
-            let is_held = world.fence_rule() == FenceRule::Ignore;
+            let is_held = fence_rule == FenceRule::Ignore;
             for what in places.misplaced_items(order, journal, is_held) {
                 report_violation(&mut verdict.forgotten, "forgotten", format!("{session}: {what}"));
             }

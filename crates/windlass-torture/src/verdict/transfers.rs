@@ -71,7 +71,10 @@ pub(super) fn check_transfers(
     let keys: BTreeSet<&str> = transfers.iter().map(|transfer| transfer.key.as_str()).collect();
     for (run, journal) in &evidence.journals {
         let Some(order) = evidence.orders.get(run) else { continue };
-        check_paid(order, journal, &by_operation, &keys, verdict);
+        // A call that was under way when its run was forked has one key in both, and whoever asks first makes the transfer.
+        let is_forked = evidence.orders.values().any(|other| other.fork_of.as_ref() == Some(run));
+        let shared_keys = if is_forked || order.fork_of.is_some() { &keys } else { &BTreeSet::new() };
+        check_paid(order, journal, &by_operation, shared_keys, verdict);
     }
     Ok(())
 }
@@ -144,7 +147,7 @@ fn check_paid(
     order: &RunOrder,
     journal: &RunJournal,
     operations: &BTreeMap<&str, u64>,
-    keys: &BTreeSet<&str>,
+    shared_keys: &BTreeSet<&str>,
     verdict: &mut TortureVerdict,
 ) {
     for (path, call) in &journal.calls {
@@ -160,7 +163,7 @@ fn check_paid(
             origin.map(|origin| operation_name(&origin, scope, &call.agent, &call.tool, arguments));
         let is_paid =
             std::iter::once(operation).chain(inherited).any(|name| operations.contains_key(name.as_str()))
-                || (order.fork_of.is_some() && call.keys.iter().any(|key| keys.contains(key.as_str())));
+                || call.keys.iter().any(|key| shared_keys.contains(key.as_str()));
         if !is_paid {
             report_violation(&mut verdict.lost, "lost", format!("{} {path}: {call:?}", order.run));
         }

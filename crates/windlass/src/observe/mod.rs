@@ -153,7 +153,7 @@ impl RunObserver {
             JournalEntry::CallSettled(settled) => Some(self.observe_settlement(record, settled, kinds)),
             JournalEntry::HandoffRecorded(HandoffRecorded { to, .. }) => {
                 // The handoff settles the turn, so its other outputs are shown with it.
-                let items = run.map(Run::items).unwrap_or_default();
+                let items = run.map(Run::items_before_added_input).unwrap_or_default();
                 let is_output = |item: &&RunItem| {
                     matches!(item.kind, RunItemKind::CallOutput | RunItemKind::HandoffOutput)
                 };
@@ -167,8 +167,7 @@ impl RunObserver {
                         kinds.push((RunEventKind::Item(item.clone()), false));
                     }
                 }
-                let output = run.and_then(|run| run.items().last());
-                if let Some(output) = output.filter(|last| last.kind == RunItemKind::HandoffOutput) {
+                if let Some(output) = items.last().filter(|last| last.kind == RunItemKind::HandoffOutput) {
                     kinds.push((RunEventKind::Item(output.clone()), false));
                 }
                 kinds.push((RunEventKind::AgentUpdated { agent: to.clone() }, false));

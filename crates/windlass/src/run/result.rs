@@ -170,7 +170,7 @@ impl RunRecord {
         last?.finish_reason.as_ref()
     }
 
-    /// Returns the items that the run produced, in order. For an open turn these are the calls and the outputs
+    /// Returns the items that the run produced and the input that was added to it, in order. For an open turn these are the calls and the outputs
     /// so far.
     pub fn run_items(&self) -> Vec<RunItem> {
         let run = self.state();
