@@ -3,9 +3,6 @@
 //! A key is derived once, when its call starts, and recorded in the `call_started` entry. Later attempts and forks of a
 //! running call read it from there, so that a new build cannot change it. It contains no schema, description or default.
 
-use std::borrow::Cow;
-
-use crate::canonical::scan::CanonicalText;
 use crate::canonical::{Digest, ShortPartsHasher};
 use crate::id::{AgentName, CallId, RunId, SessionId};
 use crate::text_id;
@@ -59,7 +56,7 @@ pub struct UniqueCall<'a> {
     pub agent: &'a AgentName,
     /// The identity of the tool.
     pub tool: &'a ToolKey,
-    /// Canonical JSON, without null parameters: see [`without_null_parameters`].
+    /// Canonical JSON, without null parameters: see [`without_null_parameters`](crate::schema::without_null_parameters).
     pub arguments: &'a str,
 }
 
@@ -106,7 +103,7 @@ impl IdempotencyKey {
 }
 
 /// Returns the digest of an operation: an agent, the identity of its tool, and the arguments. Receipts are stored under
-/// it. `arguments` are canonical JSON, without null parameters: see [`without_null_parameters`].
+/// it. `arguments` are canonical JSON, without null parameters: see [`without_null_parameters`](crate::schema::without_null_parameters).
 pub fn operation_digest(agent: &AgentName, tool: &ToolKey, arguments: &str) -> Digest {
     let (kind, owner, name) = tool_identity(tool);
     Digest::of_parts(&[agent.as_str(), kind, owner, name, arguments])
@@ -120,33 +117,6 @@ fn tool_identity(tool: &ToolKey) -> (&str, &str, &str) {
         ToolKey::Deferred(name) => ("deferred", "", name),
         ToolKey::Mcp { server, name, definition: _ } => ("mcp", server, name),
     }
-}
-
-/// Returns canonical arguments without the parameters that are null and that `is_optional` accepts by name. A model that
-/// must mention every parameter writes null for those that it leaves out.
-pub fn without_null_parameters(arguments: &str, is_optional: impl Fn(&str) -> bool) -> Cow<'_, str> {
-    if !arguments.contains(":null") {
-        return Cow::Borrowed(arguments);
-    }
-    let text = CanonicalText(arguments);
-    let mut kept = String::with_capacity(arguments.len());
-    let mut at = 1;
-    while text.byte_at(at) == b'"' {
-        let name_end = text.string_end(at);
-        let value_end = text.value_end(name_end + 1);
-        let is_null = text.slice(name_end + 1, value_end) == "null";
-        let name = || serde_json::from_str::<String>(text.slice(at, name_end)).unwrap_or_default();
-        if !is_null || !is_optional(&name()) {
-            kept.push(if kept.is_empty() { '{' } else { ',' });
-            kept.push_str(text.slice(at, value_end));
-        }
-        at = value_end + 1;
-    }
-    if kept.is_empty() {
-        kept.push('{');
-    }
-    kept.push('}');
-    Cow::Owned(kept)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::{IdempotencyKey, KeyScope, UniqueCall, operation_digest, without_null_parameters};
+use super::{IdempotencyKey, KeyScope, UniqueCall, operation_digest};
 use crate::canonical::Digest;
 use crate::id::{AgentName, CallId, RunId, SessionId};
 use crate::tool::ToolKey;
@@ -101,19 +101,4 @@ fn every_part_of_a_unique_call_counts() {
     }
     let of_redefined = IdempotencyKey::of_unique_call(UniqueCall { tool: &redefined, ..first });
     assert!(keys.contains(&of_redefined), "no definition is in a key");
-}
-
-#[test]
-fn optional_parameters_that_are_null_are_left_out() {
-    let cases = [
-        ("{}", "{}"),
-        (r#"{"a":1}"#, r#"{"a":1}"#),
-        (r#"{"a":null}"#, "{}"),
-        (r#"{"a":null,"b":[null],"c":{"a":null}}"#, r#"{"b":[null],"c":{"a":null}}"#),
-        (r#"{"a":null,"b":"x:null","d":null}"#, r#"{"b":"x:null","d":null}"#),
-        (r#"{"b":12345678901234567890123,"é\n":null}"#, r#"{"b":12345678901234567890123}"#),
-    ];
-    for (arguments, want) in cases {
-        assert_eq!(without_null_parameters(arguments, |name| name != "d"), want, "{arguments}");
-    }
 }

@@ -152,6 +152,46 @@ async fn a_new_build_finds_the_receipts_of_the_last() {
     assert_eq!(log.keys().len(), 3);
 }
 
+/// The same holds for a parameter that a build adds to an object inside the parameters, by reference and in a list.
+#[tokio::test]
+async fn a_new_build_finds_the_receipts_of_calls_with_nested_parameters() {
+    let parameters = |address: Value| {
+        json!({
+            "cents": { "type": "integer" },
+            "to": address,
+            "copies": { "type": "array", "items": address },
+            "fee": { "anyOf": [address, { "type": "null" }] },
+        })
+    };
+    let iban = json!({ "type": "string" });
+    let first = json!({ "type": "object", "properties": { "iban": iban }, "required": ["iban"] });
+    let next = json!({ "type": "object", "required": ["iban"], "properties": {
+        "iban": iban,
+        "note": { "type": ["string", "null"] },
+        "days": { "type": ["integer", "null"], "default": 3 },
+    }});
+    let pay = |id: &str, address: Value| {
+        let arguments = json!({ "cents": 500, "to": address, "copies": [address], "fee": address });
+        ScriptedResponse::call(id, "pay", arguments)
+    };
+    let (log, store) = (KeyLog::default(), memory_store());
+    let replies = [pay("a", json!({ "iban": "x" })), ScriptedResponse::text("done")];
+    let tool = log.pay_tool("Pays.", parameters(first), ReceiptScope::Store);
+    bank_agent(tool, replies).run("pay").store(store.clone()).await.expect("the run ends");
+
+    for (address, want) in [
+        (json!({ "iban": "x", "note": null }), CallStatus::Deduplicated),
+        (json!({ "iban": "x", "note": "rent" }), CallStatus::Succeeded),
+        (json!({ "iban": "x", "days": null }), CallStatus::Succeeded),
+    ] {
+        let tool = log.pay_tool("Pays.", parameters(next.clone()), ReceiptScope::Store);
+        let agent = bank_agent(tool, [pay("a", address.clone()), ScriptedResponse::text("done")]);
+        let ended = agent.run("pay").store(store.clone()).await.expect("the run ends");
+        assert_eq!(settled_statuses(&ended), [want], "{address}");
+    }
+    assert_eq!(log.keys().len(), 3);
+}
+
 #[tokio::test]
 async fn keys_are_shared_within_their_scope_and_nowhere_else() {
     for scope in ALL_SCOPES {
