@@ -13,6 +13,12 @@ text_id! {
     IdempotencyKey
 }
 
+text_id! {
+    /// A random text that tells a run from every other run of the same id: an earlier one that was forgotten, or one in
+    /// another store. The driver makes it, and the first record keeps it.
+    KeyNonce
+}
+
 /// The recorded identity of a started call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallKey {
@@ -27,8 +33,13 @@ pub struct CallKey {
 /// The scope within which identical calls share their idempotency key and their receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyScope<'a> {
-    /// The calls of one run, including nested agents: the outermost run.
-    Run(&'a RunId),
+    /// The calls of one run, including nested agents.
+    Run {
+        /// The outermost run.
+        run: &'a RunId,
+        /// The nonce of that run, if it has one.
+        nonce: Option<&'a KeyNonce>,
+    },
     /// The runs of one session.
     Session {
         /// Id of the session.
@@ -46,6 +57,8 @@ pub enum KeyScope<'a> {
 pub struct UniqueCall<'a> {
     /// The outermost run.
     pub run: &'a RunId,
+    /// The nonce of that run, if it has one.
+    pub nonce: Option<&'a KeyNonce>,
     /// The number of the model response that made the call.
     pub turn: u32,
     /// The calls that lead to the nested agent of the call, outermost first.
@@ -63,15 +76,15 @@ pub struct UniqueCall<'a> {
 impl IdempotencyKey {
     /// Derives the key of an operation in a scope. `operation` is the result of [`operation_digest`].
     pub fn derive(scope: KeyScope<'_>, operation: &Digest, generation: u32) -> Self {
-        let (kind, id, store) = match scope {
-            KeyScope::Run(run) => ("run", run.as_str(), None),
+        let (kind, id, part_of) = match scope {
+            KeyScope::Run { run, nonce } => ("run", run.as_str(), nonce.map(KeyNonce::as_str)),
             KeyScope::Session { session, store } => ("session", session.as_str(), store),
             KeyScope::Store(store) => ("store", store, None),
         };
         let (operation, generation) = (operation.to_string(), generation.to_string());
         let parts = [kind, operation.as_str(), generation.as_str(), id];
-        Self::from_digest(&match store {
-            Some(store) => Digest::of_parts(&[&parts[..], &[store]].concat()),
+        Self::from_digest(&match part_of {
+            Some(part_of) => Digest::of_parts(&[&parts[..], &[part_of]].concat()),
             None => Digest::of_parts(&parts),
         })
     }
@@ -81,7 +94,13 @@ impl IdempotencyKey {
         let (kind, owner, name) = tool_identity(call.tool);
         // Most calls have such a key, so its input is as short as an unambiguous one can be.
         let mut hasher = ShortPartsHasher::default();
-        hasher.add_text("call");
+        match call.nonce {
+            None => hasher.add_text("call"),
+            Some(nonce) => {
+                hasher.add_text("call with nonce");
+                hasher.add_text(nonce.as_str());
+            }
+        }
         hasher.add_text(call.run.as_str());
         hasher.add_number(call.turn);
         hasher.add_number(u32::try_from(call.parent_calls.len()).unwrap_or(u32::MAX));
