@@ -187,6 +187,7 @@ pub fn apply_entries(entries: usize) -> Result<usize, String> {
         max_turns: None,
         session: None,
         previous_response_id: None,
+        key_nonce: None,
         origin: None,
         build: None,
         budget: None,

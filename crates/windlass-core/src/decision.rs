@@ -138,7 +138,8 @@ pub struct PendingCall {
     /// The widest scope that an approval of this call may have: [`DecisionScope::ThisCall`] if the tool
     /// requires approval every time.
     pub max_approval_scope: DecisionScope,
-    /// For a call in doubt, the last time at which the driver that started it was seen, on that driver's clock.
+    /// For a call in doubt, the last time at which the driver before the one that found it was seen, on that driver's clock. It
+    /// started the call, or took the run over from the driver that did and found nothing out.
     pub last_driver_seen: Option<Timestamp>,
     /// Sources outside the conversation of the text that the model could read when it proposed the call.
     pub context_sources: ContentSources,

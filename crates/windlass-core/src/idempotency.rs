@@ -3,9 +3,6 @@
 //! A key is derived once, when its call starts, and recorded in the `call_started` entry. Later attempts and forks of a
 //! running call read it from there, so that a new build cannot change it. It contains no schema, description or default.
 
-use std::borrow::Cow;
-
-use crate::canonical::scan::CanonicalText;
 use crate::canonical::{Digest, ShortPartsHasher};
 use crate::id::{AgentName, CallId, RunId, SessionId};
 use crate::text_id;
@@ -14,6 +11,12 @@ use crate::tool::ToolKey;
 text_id! {
     /// A key that a tool passes to the systems that it calls, so that they can detect a repeated effect.
     IdempotencyKey
+}
+
+text_id! {
+    /// A random text that tells a run from every other run of the same id: an earlier one that was forgotten, or one in
+    /// another store. The driver makes it, and the first record keeps it.
+    KeyNonce
 }
 
 /// The recorded identity of a started call.
@@ -30,8 +33,13 @@ pub struct CallKey {
 /// The scope within which identical calls share their idempotency key and their receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyScope<'a> {
-    /// The calls of one run, including nested agents: the outermost run.
-    Run(&'a RunId),
+    /// The calls of one run, including nested agents.
+    Run {
+        /// The outermost run.
+        run: &'a RunId,
+        /// The nonce of that run, if it has one.
+        nonce: Option<&'a KeyNonce>,
+    },
     /// The runs of one session.
     Session {
         /// Id of the session.
@@ -49,6 +57,8 @@ pub enum KeyScope<'a> {
 pub struct UniqueCall<'a> {
     /// The outermost run.
     pub run: &'a RunId,
+    /// The nonce of that run, if it has one.
+    pub nonce: Option<&'a KeyNonce>,
     /// The number of the model response that made the call.
     pub turn: u32,
     /// The calls that lead to the nested agent of the call, outermost first.
@@ -59,22 +69,22 @@ pub struct UniqueCall<'a> {
     pub agent: &'a AgentName,
     /// The identity of the tool.
     pub tool: &'a ToolKey,
-    /// Canonical JSON, without null parameters: see [`without_null_parameters`].
+    /// Canonical JSON, without null parameters: see [`without_null_parameters`](crate::schema::without_null_parameters).
     pub arguments: &'a str,
 }
 
 impl IdempotencyKey {
     /// Derives the key of an operation in a scope. `operation` is the result of [`operation_digest`].
     pub fn derive(scope: KeyScope<'_>, operation: &Digest, generation: u32) -> Self {
-        let (kind, id, store) = match scope {
-            KeyScope::Run(run) => ("run", run.as_str(), None),
+        let (kind, id, part_of) = match scope {
+            KeyScope::Run { run, nonce } => ("run", run.as_str(), nonce.map(KeyNonce::as_str)),
             KeyScope::Session { session, store } => ("session", session.as_str(), store),
             KeyScope::Store(store) => ("store", store, None),
         };
         let (operation, generation) = (operation.to_string(), generation.to_string());
         let parts = [kind, operation.as_str(), generation.as_str(), id];
-        Self::from_digest(&match store {
-            Some(store) => Digest::of_parts(&[&parts[..], &[store]].concat()),
+        Self::from_digest(&match part_of {
+            Some(part_of) => Digest::of_parts(&[&parts[..], &[part_of]].concat()),
             None => Digest::of_parts(&parts),
         })
     }
@@ -84,7 +94,13 @@ impl IdempotencyKey {
         let (kind, owner, name) = tool_identity(call.tool);
         // Most calls have such a key, so its input is as short as an unambiguous one can be.
         let mut hasher = ShortPartsHasher::default();
-        hasher.add_text("call");
+        match call.nonce {
+            None => hasher.add_text("call"),
+            Some(nonce) => {
+                hasher.add_text("call with nonce");
+                hasher.add_text(nonce.as_str());
+            }
+        }
         hasher.add_text(call.run.as_str());
         hasher.add_number(call.turn);
         hasher.add_number(u32::try_from(call.parent_calls.len()).unwrap_or(u32::MAX));
@@ -106,7 +122,7 @@ impl IdempotencyKey {
 }
 
 /// Returns the digest of an operation: an agent, the identity of its tool, and the arguments. Receipts are stored under
-/// it. `arguments` are canonical JSON, without null parameters: see [`without_null_parameters`].
+/// it. `arguments` are canonical JSON, without null parameters: see [`without_null_parameters`](crate::schema::without_null_parameters).
 pub fn operation_digest(agent: &AgentName, tool: &ToolKey, arguments: &str) -> Digest {
     let (kind, owner, name) = tool_identity(tool);
     Digest::of_parts(&[agent.as_str(), kind, owner, name, arguments])
@@ -120,33 +136,6 @@ fn tool_identity(tool: &ToolKey) -> (&str, &str, &str) {
         ToolKey::Deferred(name) => ("deferred", "", name),
         ToolKey::Mcp { server, name, definition: _ } => ("mcp", server, name),
     }
-}
-
-/// Returns canonical arguments without the parameters that are null and that `is_optional` accepts by name. A model that
-/// must mention every parameter writes null for those that it leaves out.
-pub fn without_null_parameters(arguments: &str, is_optional: impl Fn(&str) -> bool) -> Cow<'_, str> {
-    if !arguments.contains(":null") {
-        return Cow::Borrowed(arguments);
-    }
-    let text = CanonicalText(arguments);
-    let mut kept = String::with_capacity(arguments.len());
-    let mut at = 1;
-    while text.byte_at(at) == b'"' {
-        let name_end = text.string_end(at);
-        let value_end = text.value_end(name_end + 1);
-        let is_null = text.slice(name_end + 1, value_end) == "null";
-        let name = || serde_json::from_str::<String>(text.slice(at, name_end)).unwrap_or_default();
-        if !is_null || !is_optional(&name()) {
-            kept.push(if kept.is_empty() { '{' } else { ',' });
-            kept.push_str(text.slice(at, value_end));
-        }
-        at = value_end + 1;
-    }
-    if kept.is_empty() {
-        kept.push('{');
-    }
-    kept.push('}');
-    Cow::Owned(kept)
 }
 
 #[cfg(test)]

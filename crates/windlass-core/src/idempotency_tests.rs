@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::{IdempotencyKey, KeyScope, UniqueCall, operation_digest, without_null_parameters};
+use super::{IdempotencyKey, KeyNonce, KeyScope, UniqueCall, operation_digest};
 use crate::canonical::Digest;
 use crate::id::{AgentName, CallId, RunId, SessionId};
 use crate::tool::ToolKey;
@@ -13,6 +13,7 @@ fn pay_digest(arguments: &str) -> Digest {
 fn every_part_of_a_key_counts() {
     let (one, two): (RunId, RunId) = ("one".into(), "two".into());
     let (ann, bo): (SessionId, SessionId) = ("ann".into(), "bo".into());
+    let (first_nonce, second_nonce): (KeyNonce, KeyNonce) = ("x".into(), "one".into());
     let namespaced = ToolKey::Namespaced { namespace: "a".into(), name: "pay".into() };
     let operations = [
         pay_digest("{}"),
@@ -38,8 +39,11 @@ fn every_part_of_a_key_counts() {
         "no definition is in a key"
     );
     let scopes = [
-        KeyScope::Run(&one),
-        KeyScope::Run(&two),
+        KeyScope::Run { run: &one, nonce: None },
+        KeyScope::Run { run: &two, nonce: None },
+        KeyScope::Run { run: &one, nonce: Some(&first_nonce) },
+        KeyScope::Run { run: &one, nonce: Some(&second_nonce) },
+        KeyScope::Run { run: &two, nonce: Some(&first_nonce) },
         KeyScope::Session { session: &ann, store: None },
         KeyScope::Session { session: &bo, store: None },
         KeyScope::Session { session: &ann, store: Some("one") },
@@ -64,6 +68,7 @@ fn every_part_of_a_key_counts() {
 #[test]
 fn every_part_of_a_unique_call_counts() {
     let (one, two): (RunId, RunId) = ("one".into(), "two".into());
+    let (first_nonce, second_nonce): (KeyNonce, KeyNonce) = ("x".into(), "one".into());
     let (bank, shop): (AgentName, AgentName) = ("bank".into(), "shop".into());
     let (c1, c2): (CallId, CallId) = ("c1".into(), "c2".into());
     let parents = [CallId::from("x"), CallId::from("c1")];
@@ -73,6 +78,7 @@ fn every_part_of_a_unique_call_counts() {
     let (of_server, redefined) = (mcp(None), mcp(Some(Digest::of_text("a reworded description"))));
     let first = UniqueCall {
         run: &one,
+        nonce: None,
         turn: 1,
         parent_calls: &[],
         call: &c1,
@@ -83,6 +89,9 @@ fn every_part_of_a_unique_call_counts() {
     let calls = [
         first,
         UniqueCall { run: &two, ..first },
+        UniqueCall { nonce: Some(&first_nonce), ..first },
+        UniqueCall { nonce: Some(&second_nonce), ..first },
+        UniqueCall { run: &two, nonce: Some(&first_nonce), ..first },
         UniqueCall { turn: 2, ..first },
         UniqueCall { parent_calls: &parents[..1], ..first },
         UniqueCall { parent_calls: &parents, ..first },
@@ -101,19 +110,4 @@ fn every_part_of_a_unique_call_counts() {
     }
     let of_redefined = IdempotencyKey::of_unique_call(UniqueCall { tool: &redefined, ..first });
     assert!(keys.contains(&of_redefined), "no definition is in a key");
-}
-
-#[test]
-fn optional_parameters_that_are_null_are_left_out() {
-    let cases = [
-        ("{}", "{}"),
-        (r#"{"a":1}"#, r#"{"a":1}"#),
-        (r#"{"a":null}"#, "{}"),
-        (r#"{"a":null,"b":[null],"c":{"a":null}}"#, r#"{"b":[null],"c":{"a":null}}"#),
-        (r#"{"a":null,"b":"x:null","d":null}"#, r#"{"b":"x:null","d":null}"#),
-        (r#"{"b":12345678901234567890123,"é\n":null}"#, r#"{"b":12345678901234567890123}"#),
-    ];
-    for (arguments, want) in cases {
-        assert_eq!(without_null_parameters(arguments, |name| name != "d"), want, "{arguments}");
-    }
 }

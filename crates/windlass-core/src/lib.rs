@@ -21,6 +21,7 @@
 //!     max_turns: Some(10),
 //!     session: None,
 //!     previous_response_id: None,
+//!     key_nonce: None,
 //!     origin: None,
 //!     build: None,
 //!     budget: None,

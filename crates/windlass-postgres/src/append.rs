@@ -120,11 +120,11 @@ pub(crate) async fn append_alone(
 async fn append_batch(database: &Database, batch: &[AppendRequest]) -> Result<BTreeSet<String>, PgError> {
     let sql =
         "WITH want AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[],
-                $6::bigint[]) w(name, epoch, at, count, status, ended)),
+                $6::bigint[], $11::text[]) w(name, epoch, at, count, status, ended, owner)),
         own AS (UPDATE @runs r SET records = r.records + w.count,
                 status = CASE w.status WHEN '' THEN r.status ELSE w.status END,
                 updated = CASE w.status WHEN '' THEN r.updated ELSE w.ended END
-            FROM want w WHERE r.name = w.name AND r.epoch = w.epoch AND r.records = w.at
+            FROM want w WHERE r.name = w.name AND r.epoch = w.epoch AND r.records = w.at AND (r.owner IS NULL OR r.owner = w.owner)
             RETURNING r.id, r.name, w.status AS ended_as),
         written AS (INSERT INTO @lines (run, seq, hash, body) SELECT own.id, l.seq, l.hash, l.body
             FROM unnest($7::text[], $8::bigint[], $9::bytea[], $10::bytea[]) l(name, seq, hash, body)
@@ -134,11 +134,12 @@ async fn append_batch(database: &Database, batch: &[AppendRequest]) -> Result<BT
             (DELETE FROM @snapshot_segments s USING own WHERE s.run = own.id AND own.ended_as <> '')
         SELECT name FROM own";
     let (mut names, mut epochs, mut places, mut counts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let (mut statuses, mut ends) = (Vec::new(), Vec::new());
+    let (mut statuses, mut ends, mut drivers) = (Vec::new(), Vec::new(), Vec::new());
     let (mut owners, mut numbers, mut hashes, mut bodies) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for AppendRequest { lease, at, lines, .. } in batch {
         names.push(lease.run.as_str().to_owned());
         epochs.push(to_integer(lease.epoch)?);
+        drivers.push(lease.owner.clone());
         places.push(to_integer(*at)?);
         counts.push(to_integer(lines.len() as u64)?);
         let end = end_of_run(lines).filter(|(status, _)| !is_open(*status));
@@ -162,6 +163,7 @@ async fn append_batch(database: &Database, batch: &[AppendRequest]) -> Result<BT
         SqlValue::Integers(numbers),
         SqlValue::ByteRows(hashes),
         SqlValue::ByteRows(bodies),
+        SqlValue::Texts(drivers),
     ];
     let connection = database.connection().await?;
     let rows = connection.rows(sql, &values).await?;

@@ -26,7 +26,7 @@ pub(crate) async fn create_run(
     imported_history: Option<&[u8]>,
 ) -> Result<Lease, PgError> {
     queue::check_owner(db, claim.owner).await?;
-    let lease = Lease { run: run.clone(), owner: claim.owner.to_owned(), epoch: 1 };
+    let lease = |epoch| Lease { run: run.clone(), owner: claim.owner.to_owned(), epoch };
     let session = lines.first().and_then(session_of_first_line).map(|StartSession { session, .. }| session);
     let insert = "INSERT INTO @runs (name, agent, session, status, epoch, records, owner, beat, lease_ms, renewed, created,
         updated) VALUES ($1, $2, $3, 'running', 1, 0, $4, 0, $5, $6, $6, $6) ON CONFLICT (name) DO NOTHING RETURNING id";
@@ -39,12 +39,17 @@ pub(crate) async fn create_run(
         to_time(claim.now).into(),
     ];
     let Some(row) = db.row(insert, &values).await? else {
-        return match was_created(db, run, claim.owner, lines).await? {
-            true => Ok(lease),
-            false => Err(StoreError::already_exists(run).into()),
+        return match created_epoch(db, run, claim.owner, lines).await? {
+            Some(epoch) => Ok(lease(epoch)),
+            None => Err(StoreError::already_exists(run).into()),
         };
     };
     let id: i64 = row.try_get(0)?;
+    // A statement of its own: the insertion may have waited until a run of this id was forgotten.
+    let update =
+        "UPDATE @runs r SET epoch = s.forgotten_epoch + 1 FROM @store s WHERE r.id = $1 RETURNING r.epoch";
+    let row = db.row(update, &[id.into()]).await?.ok_or_else(|| run_not_found(run))?;
+    let lease = lease(from_integer(row.try_get(0)?)?);
     if let Some(first) = lines.first() {
         append_journal(db, &lease, 0, lines, end_of_run(lines), 0).await?;
         history::begin_run(db, &lease, id, first, imported_history).await?;
@@ -52,24 +57,24 @@ pub(crate) async fn create_run(
     Ok(lease)
 }
 
-/// True if an earlier attempt of the same claimant has created the run, and its answer was lost. Only attempts with lines
-/// can be told from a second creation.
-async fn was_created(
+/// Returns the epoch of a run that an earlier attempt of the same claimant has created, and whose answer was lost. Only
+/// attempts with lines can be told from a second creation.
+async fn created_epoch(
     db: &DbConnection,
     run: &RunId,
     owner: &str,
     lines: &[JournalLine],
-) -> Result<bool, PgError> {
-    let Some(last) = lines.last() else { return Ok(false) };
-    let select = "SELECT 1 FROM @runs r JOIN @lines l ON l.run = r.id
-        WHERE r.name = $1 AND r.owner = $2 AND r.epoch = 1 AND r.records = $3 AND l.seq = $3 - 1 AND l.hash = $4";
+) -> Result<Option<u64>, PgError> {
+    let Some(last) = lines.last() else { return Ok(None) };
+    let select = "SELECT r.epoch FROM @runs r JOIN @lines l ON l.run = r.id
+        WHERE r.name = $1 AND r.owner = $2 AND r.records = $3 AND l.seq = $3 - 1 AND l.hash = $4";
     let values = [
         run.as_str().into(),
         owner.into(),
         to_integer(lines.len() as u64)?.into(),
         last.hash.as_bytes().as_slice().into(),
     ];
-    Ok(db.row(select, &values).await?.is_some())
+    db.row(select, &values).await?.map(|row| from_integer(row.try_get(0)?)).transpose()
 }
 
 pub(crate) async fn acquire_lease(
@@ -139,7 +144,7 @@ pub(crate) async fn renew_lease(db: &DbConnection, lease: &Lease, now: Timestamp
 pub(crate) async fn raise_epoch(db: &DbConnection, lease: &Lease, epoch: u64) -> Result<Lease, PgError> {
     let raised = Lease { epoch: epoch.max(lease.epoch), ..lease.clone() };
     let update = "UPDATE @runs SET epoch = $3 WHERE name = $1
-        AND (epoch = $2 OR (epoch = $3 AND owner = $4))";
+        AND ((epoch = $2 AND (owner IS NULL OR owner = $4)) OR (epoch = $3 AND owner = $4))";
     let values = [
         lease.run.as_str().into(),
         to_integer(lease.epoch)?.into(),
@@ -155,8 +160,9 @@ pub(crate) async fn raise_epoch(db: &DbConnection, lease: &Lease, epoch: u64) ->
 
 pub(crate) async fn release_lease(db: &DbConnection, lease: &Lease) -> Result<(), PgError> {
     let update = "UPDATE @runs SET owner = NULL, beat = NULL, lease_ms = NULL, renewed = NULL
-        WHERE name = $1 AND epoch = $2";
-    db.run(update, &[lease.run.as_str().into(), to_integer(lease.epoch)?.into()]).await.map(|_| ())
+        WHERE name = $1 AND epoch = $2 AND owner = $3";
+    let values = [lease.run.as_str().into(), to_integer(lease.epoch)?.into(), lease.owner.as_str().into()];
+    db.run(update, &values).await.map(|_| ())
 }
 
 pub(crate) async fn set_status(
@@ -295,9 +301,11 @@ fn read_stored_run(row: &Row) -> Result<StoredRun, PgError> {
 
 /// Locks the row of a run, and returns its id and number of records, if the lease is current.
 pub(crate) async fn find_owned_run(db: &DbConnection, lease: &Lease) -> Result<(i64, u64), PgError> {
-    let select = "SELECT id, records, epoch FROM @runs WHERE name = $1 FOR UPDATE";
-    let row = db.row(select, &[lease.run.as_str().into()]).await?.ok_or_else(|| run_not_found(&lease.run))?;
-    match from_integer(row.try_get(2)?)? == lease.epoch {
+    let select =
+        "SELECT id, records, epoch, owner IS NULL OR owner = $2 FROM @runs WHERE name = $1 FOR UPDATE";
+    let values = [lease.run.as_str().into(), lease.owner.as_str().into()];
+    let row = db.row(select, &values).await?.ok_or_else(|| run_not_found(&lease.run))?;
+    match from_integer(row.try_get(2)?)? == lease.epoch && row.try_get(3)? {
         true => Ok((row.try_get(0)?, from_integer(row.try_get(1)?)?)),
         false => Err(StoreError::fenced_off(lease).into()),
     }
@@ -323,7 +331,7 @@ pub(crate) async fn forget_run(
     kept: &[String],
 ) -> Result<(), PgError> {
     lock_run(db, run).await?;
-    let (_, known) = find_lease(db, run).await?.ok_or_else(|| run_not_found(run))?;
+    let (epoch, known) = find_lease(db, run).await?.ok_or_else(|| run_not_found(run))?;
     if let Some(known) = known {
         check_abandoned(run, &known, abandoned)?;
     }
@@ -344,7 +352,10 @@ pub(crate) async fn forget_run(
         db.run(&format!("DELETE FROM @{table} WHERE run = $1"), &[id.into()]).await?;
     }
     db.run("DELETE FROM @runs WHERE id = $1", &[id.into()]).await?;
-    queue::forget_run(db, run).await
+    queue::forget_run(db, run).await?;
+    // Last, because everything that is forgotten at this time waits for this row.
+    let raise = "UPDATE @store SET forgotten_epoch = greatest(forgotten_epoch, $1)";
+    db.run(raise, &[to_integer(epoch)?.into()]).await.map(|_| ())
 }
 
 pub(crate) async fn save_snapshot(

@@ -5,7 +5,7 @@ use windlass::error::{StoreError, StoreErrorKind};
 use crate::database::{Database, DbConnection, PgError, TransactionMode, transact};
 
 /// Version of the tables that this crate writes.
-const SCHEMA_VERSION: i64 = 5;
+const SCHEMA_VERSION: i64 = 6;
 
 /// Key of the advisory lock under which tables are created and migrated.
 const MIGRATION_LOCK: i64 = 0x574E_444C;
@@ -157,7 +157,7 @@ const TABLES: &str = r#"
 "#;
 
 /// Changes of the tables, each from the version before it: the first makes version 2.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     r#"
     CREATE TABLE @schedules (
         name text COLLATE "C" PRIMARY KEY,
@@ -194,6 +194,10 @@ const MIGRATIONS: [&str; 4] = [
         body bytea NOT NULL,
         PRIMARY KEY (run, epoch, number)
     );
+"#,
+    // The highest epoch of a forgotten run. New runs begin above it, because they may have the id of such a run.
+    r#"
+    ALTER TABLE @store ADD COLUMN forgotten_epoch bigint NOT NULL DEFAULT 0;
 "#,
 ];
 

@@ -253,7 +253,7 @@ async fn many_processes_may_migrate_the_tables() {
             "DROP TABLE shared.schedules, shared.snapshot_segments, shared.followers, shared.live_deltas;
             ALTER TABLE shared.sessions DROP COLUMN claimant, DROP COLUMN beat, DROP COLUMN lease_ms, DROP COLUMN renewed;
             DROP INDEX shared.runs_by_agent, shared.runs_by_session, shared.queue_open;
-            ALTER TABLE shared.store DROP COLUMN place;
+            ALTER TABLE shared.store DROP COLUMN place, DROP COLUMN forgotten_epoch;
             UPDATE shared.store SET version = 1",
         )
         .await

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use windlass_core::{
     canonical::canonical_json,
+    decision::PendingCall,
     id::{CallId, CallPath},
     item::{CallOutput, Item, OutputContent, ToolCall},
     journal::{CallSettled, FilteredInput, HandoffRecorded, JournalEntry, JournalRecord},
@@ -239,14 +240,21 @@ impl SecretRegistry {
                 RunEventKind::Item(RunItem { agent, item, kind })
             }
             RunEventKind::CallHeld(mut pending) => {
-                let redacted = self.redacted_arguments_of(pending.path.parent_calls(), pending.path.call());
-                let arguments = redacted.unwrap_or_else(|| std::mem::take(&mut pending.arguments));
-                pending.arguments = self.mask_text(arguments);
+                self.redact_pending(&mut pending);
                 RunEventKind::CallHeld(pending)
             }
             kind => kind,
         };
         RunEvent { seq, path, is_repeated, kind }
+    }
+
+    /// Gives a call that waits the arguments that the journal has.
+    pub(crate) fn redact_pending(&self, pending: &mut PendingCall) {
+        if self.is_active() {
+            let redacted = self.redacted_arguments_of(pending.path.parent_calls(), pending.path.call());
+            let arguments = redacted.unwrap_or_else(|| std::mem::take(&mut pending.arguments));
+            pending.arguments = self.mask_text(arguments);
+        }
     }
 
     /// Returns an entry without the fields that tools mark as secret.

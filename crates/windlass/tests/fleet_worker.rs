@@ -17,7 +17,7 @@ use windlass::core::tool::ToolEffect;
 use windlass::error::{StoreError, StoreErrorKind};
 use windlass::fleet::{
     AgentRegistry, DeployedAgent, QueueOrder, QueueWrapper, QueuedState, RetryBackoff, RunQueue, RunSchedule,
-    RunSubmission, RunVerdict, SegmentLimit, Worker, WorkerReport, check_run,
+    RunSubmission, RunVerdict, SegmentLimit, Worker, WorkerReport, check_run, fire_schedules,
 };
 use windlass::model::{
     DeltaSink, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, RetryAdvice, describe_item,
@@ -615,6 +615,33 @@ async fn a_worker_fires_schedules_and_drives_their_runs() {
     assert!(run.run.as_str().starts_with("tidy@"), "{}", run.run);
     let queued = queue.load_queued_run(&run.run).await.expect("it loads").expect("it was submitted");
     assert_eq!((queued.submission.tenant.as_str(), queued.state), ("acme", QueuedState::Ended));
+}
+
+/// Two stores may have the same schedule, whose runs get the same ids: the payments of one tenant are not the other's.
+#[tokio::test(start_paused = true)]
+async fn the_runs_of_a_schedule_have_other_keys_in_every_store() {
+    let (keys, mut runs) = (Arc::new(Mutex::new(Vec::new())), Vec::new());
+    for _ in 0..2 {
+        let queue = Arc::new(MemoryStore::default());
+        let times = "* * * * *".parse().expect("it is valid");
+        let schedule = RunSchedule::new("payroll", times, RunSubmission::new("any", "desk", "pay"));
+        queue.save_schedule(&schedule, Timestamp(0)).await.expect("it is saved");
+        assert_eq!(fire_schedules(&*queue, Timestamp(60_000)).await.expect("it is fired"), 1);
+        runs.push(queue.list_queued_runs(None, 9).await.expect("listed").remove(0).submission.run);
+        let noted = keys.clone();
+        let pay = Tool::dynamic("pay", "Pays.", empty_schema(), move |ctx: ToolContext, _: Value| {
+            let key = (ctx.run_context().run_id().clone(), ctx.idempotency_key());
+            noted.lock().expect("a lock").push(key);
+            async { Ok::<_, ToolError>("paid") }
+        });
+        let agent = Agent::new("desk").model(TurnModel::calling(&[&["pay"]]));
+        work_until_idle(&queue, agent.tools(pay.effect(ToolEffect::Idempotent))).await;
+    }
+    assert_eq!(runs[0], runs[1], "the ids are those of the schedule");
+    let mut keys = keys.lock().expect("a lock").clone();
+    keys.retain(|(run, _)| *run == runs[0]);
+    assert_eq!(keys.len(), 2);
+    assert_ne!(keys[0].1, keys[1].1);
 }
 
 #[tokio::test(start_paused = true)]

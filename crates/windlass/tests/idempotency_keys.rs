@@ -2,12 +2,14 @@
 
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
 use windlass::core::{
+    decision::{Decision, DecisionScope},
     failure::RunFailure,
     id::RunId,
     journal::{CallStatus, JournalEntry, decode_lines},
@@ -20,6 +22,7 @@ use windlass::prelude::*;
 use windlass::run::OnUnknownTool;
 use windlass::store::{
     LeaseClaim, MemoryStore, ReceiptClaim, ReceiptKey, Store, StoreFuture, StoreWrapper, StoredLease,
+    post_decision,
 };
 use windlass::tool::{ReceiptPolicy, ReceiptScope};
 
@@ -152,6 +155,46 @@ async fn a_new_build_finds_the_receipts_of_the_last() {
     assert_eq!(log.keys().len(), 3);
 }
 
+/// The same holds for a parameter that a build adds to an object inside the parameters, by reference and in a list.
+#[tokio::test]
+async fn a_new_build_finds_the_receipts_of_calls_with_nested_parameters() {
+    let parameters = |address: Value| {
+        json!({
+            "cents": { "type": "integer" },
+            "to": address,
+            "copies": { "type": "array", "items": address },
+            "fee": { "anyOf": [address, { "type": "null" }] },
+        })
+    };
+    let iban = json!({ "type": "string" });
+    let first = json!({ "type": "object", "properties": { "iban": iban }, "required": ["iban"] });
+    let next = json!({ "type": "object", "required": ["iban"], "properties": {
+        "iban": iban,
+        "note": { "type": ["string", "null"] },
+        "days": { "type": ["integer", "null"], "default": 3 },
+    }});
+    let pay = |id: &str, address: Value| {
+        let arguments = json!({ "cents": 500, "to": address, "copies": [address], "fee": address });
+        ScriptedResponse::call(id, "pay", arguments)
+    };
+    let (log, store) = (KeyLog::default(), memory_store());
+    let replies = [pay("a", json!({ "iban": "x" })), ScriptedResponse::text("done")];
+    let tool = log.pay_tool("Pays.", parameters(first), ReceiptScope::Store);
+    bank_agent(tool, replies).run("pay").store(store.clone()).await.expect("the run ends");
+
+    for (address, want) in [
+        (json!({ "iban": "x", "note": null }), CallStatus::Deduplicated),
+        (json!({ "iban": "x", "note": "rent" }), CallStatus::Succeeded),
+        (json!({ "iban": "x", "days": null }), CallStatus::Succeeded),
+    ] {
+        let tool = log.pay_tool("Pays.", parameters(next.clone()), ReceiptScope::Store);
+        let agent = bank_agent(tool, [pay("a", address.clone()), ScriptedResponse::text("done")]);
+        let ended = agent.run("pay").store(store.clone()).await.expect("the run ends");
+        assert_eq!(settled_statuses(&ended), [want], "{address}");
+    }
+    assert_eq!(log.keys().len(), 3);
+}
+
 #[tokio::test]
 async fn keys_are_shared_within_their_scope_and_nowhere_else() {
     for scope in ALL_SCOPES {
@@ -177,6 +220,62 @@ async fn keys_are_shared_within_their_scope_and_nowhere_else() {
         distinct.dedup();
         assert_eq!(distinct.len(), want, "{scope:?}: {keys:?}");
     }
+}
+
+/// The id of a forgotten run may be used again, and two stores may have runs of one id. Neither run gets the answer of a
+/// target to the other's call.
+#[tokio::test]
+async fn runs_of_one_id_have_keys_of_their_own() {
+    for scope in [ReceiptScope::Call, ReceiptScope::Run] {
+        let (log, stores) = (KeyLog::default(), [memory_store(), memory_store()]);
+        for store in [&stores[0], &stores[0], &stores[1]] {
+            let tool = log.plain_pay_tool(scope);
+            let agent = bank_agent(tool, [pay_call("a", 500), ScriptedResponse::text("done")]);
+            agent.run("pay").run_id("payroll").store(store.clone()).await.expect("the run ends");
+            store.forget_run(&"payroll".into(), None).await.expect("it is forgotten");
+        }
+        let keys = log.keys();
+        assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), 3, "{scope:?}: {keys:?}");
+    }
+}
+
+/// The nonce goes with the journal: to the next driver, into text and into another store.
+#[tokio::test]
+async fn a_run_that_is_moved_keeps_its_keys() {
+    let (log, store) = (KeyLog::default(), memory_store());
+    let noted = log.clone();
+    let busy =
+        Tool::dynamic("pay", "Pays.", json!({ "type": "object" }), move |ctx: ToolContext, _: Value| {
+            let number = noted.record(&ctx);
+            async move { if number < 3 { Err(ToolError::visible("busy")) } else { Ok("paid") } }
+        });
+    let busy = busy
+        .non_strict()
+        .effect(ToolEffect::Idempotent)
+        .receipt_policy(ReceiptPolicy { scope: ReceiptScope::Run, expire_after: None });
+    let ask = Tool::dynamic("ask", "Asks.", json!({ "type": "object" }), async |_: ToolContext, _: Value| {
+        Ok::<_, ToolError>("yes")
+    });
+    let agent = |replies: [ScriptedResponse; 2]| {
+        bank_agent(busy.clone(), replies).tool(ask.clone().non_strict().needs_approval())
+    };
+    let asks = |id: &str| ScriptedResponse::call(id, "ask", json!({}));
+    let begun = agent([pay_call("a", 5), asks("b")]).run("pay").run_id("run").store(store.clone());
+    let mut paused = begun.await.expect("it waits").into_paused().expect("it waits");
+
+    paused.approve("b").expect("it waits");
+    let other = memory_store();
+    let moved = PausedRun::from_text(&paused.to_text()).expect("it is whole");
+    let moved = agent([pay_call("c", 5), asks("d")]).resume(moved).store(other.clone());
+    assert!(moved.await.expect("it waits").is_paused());
+
+    post_decision(&*other, &"run".into(), "d", Decision::Approve, DecisionScope::ThisCall, "ann")
+        .await
+        .expect("it is posted");
+    let ended = agent([pay_call("e", 5), ScriptedResponse::text("done")]).recover("run", other).await;
+    assert_eq!(ended.expect("it goes on").output_text().expect("the run finished"), "done");
+    let keys = log.keys();
+    assert_eq!(keys, [keys[0].clone(), keys[0].clone(), keys[0].clone()]);
 }
 
 /// A session that is in no store of runs is one session, whichever store its runs are in.

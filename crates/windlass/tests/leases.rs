@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -296,6 +296,38 @@ async fn a_body_has_the_fencing_token_of_its_driver() {
     let ctx = contexts.recv().await.expect("it is in the body");
     assert_eq!((ctx.fence(), ctx.still_owner().await), (0, true));
     alone.abort();
+}
+
+/// The target has seen the fences of a forgotten run. Those of a later run of the same id are higher.
+#[tokio::test]
+async fn a_run_of_a_used_id_has_a_higher_fencing_token() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let sqlite = || Arc::new(SqliteStore::open(folder.path().join("store.db")).expect("opens"));
+    let memory: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    for is_sqlite in [false, true] {
+        let mut fences = Vec::new();
+        for _ in 0..3 {
+            // A store that was closed in between knows it too.
+            let store: Arc<dyn Store> = if is_sqlite { sqlite() } else { memory.clone() };
+            let seen = Arc::new(AtomicU64::new(0));
+            let noted = seen.clone();
+            let pay = Tool::dynamic(
+                "pay",
+                "Pays.",
+                json!({ "type": "object" }),
+                move |ctx: ToolContext, _: Value| {
+                    noted.store(ctx.fence(), Ordering::SeqCst);
+                    async { Ok::<_, ToolError>("paid") }
+                },
+            );
+            let replies = [ScriptedResponse::call("c1", "pay", json!({})), ScriptedResponse::text("done")];
+            let agent = Agent::new("till").model(ScriptedModel::new(replies)).tools(pay.non_strict());
+            agent.run("go").run_id(RUN).store(store.clone()).await.expect("the run ends");
+            fences.push(seen.load(Ordering::SeqCst));
+            store.forget_run(&RUN.into(), None).await.expect("it is forgotten");
+        }
+        assert!(fences.is_sorted_by(|earlier, later| earlier < later), "{fences:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

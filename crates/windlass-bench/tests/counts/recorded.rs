@@ -1,4 +1,4 @@
-//! No hot path costs more instructions than recorded in `counts.json`.
+//! No hot path costs more instructions than recorded in `counts.json`, and a paused run no more than its bound.
 //!
 //! After a deliberate increase, record the counts again: `WINDLASS_COUNTS=record cargo test --profile count
 //! -p windlass-bench --features count`. Compilers and C libraries differ slightly, so 5 % more is tolerated.
@@ -19,6 +19,19 @@ const HOT_PATHS: [(&str, &str, u32); 5] = [
     ("events", "an event", 5_000),
     ("arguments", "reading arguments", 500),
 ];
+
+/// Two thirds of the instructions that writing, reading and resuming a paused run of 1,000 items took in commit 335bc29.
+const MAX_CYCLE_INSTRUCTIONS: f64 = 78_288_567.0 * 2.0 / 3.0;
+
+#[test]
+fn a_paused_run_is_written_read_and_resumed_at_two_thirds_of_its_first_cost() {
+    let cycle = count_instructions("cycle-items", 1_000) - count_instructions("pause-items", 1_000);
+    println!("instructions to write, read and resume 1,000 items: {cycle:.0}");
+    assert!(
+        cycle <= MAX_CYCLE_INSTRUCTIONS,
+        "{cycle:.0} instructions to write, read and resume 1,000 items, at most {MAX_CYCLE_INSTRUCTIONS:.0}"
+    );
+}
 
 #[test]
 fn no_hot_path_costs_more_than_was_recorded() {

@@ -113,9 +113,9 @@ fn title_lines(pending: &PendingCall) -> (StyledText, Vec<StyledText>) {
     let waiting = |text: String| paint(TextStyle::Waiting, text);
     match &pending.reason {
         HoldReason::InDoubt => {
-            let seen = pending
-                .last_driver_seen
-                .map(|seen| waiting(format!("Its process was last seen at {}.", format_utc_time(seen.0))));
+            let seen = pending.last_driver_seen.map(|seen| {
+                waiting(format!("The driver before this one was last seen at {}.", format_utc_time(seen.0)))
+            });
             let title = format!("{tool} had started when its process ended. Did it happen?");
             (waiting(title), seen.into_iter().collect())
         }

@@ -174,7 +174,7 @@ fn a_call_in_doubt_says_when_its_process_was_last_seen() {
     let known = review(&pending);
     let lines = shown(&known, None);
     assert_eq!(lines[0], "  pay had started when its process ended. Did it happen?");
-    assert_eq!(lines[1], "  │ Its process was last seen at 2026-11-18T11:06:40Z.");
+    assert_eq!(lines[1], "  │ The driver before this one was last seen at 2026-11-18T11:06:40Z.");
     assert_eq!(shown(&unknown, None), [&lines[..1], &lines[2..]].concat());
     // It is a part of what a decision covers.
     assert_ne!(known.digest(), unknown.digest());

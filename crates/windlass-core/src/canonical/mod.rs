@@ -35,6 +35,20 @@ const HEX_PAIRS: [[u8; 2]; 256] = {
     pairs
 };
 
+/// Marks a byte that is no lower-case hex digit. It is above all digits.
+const NOT_HEX: u8 = 16;
+
+/// The value of each byte as a lower-case hex digit.
+const HEX_VALUES: [u8; 256] = {
+    let mut values = [NOT_HEX; 256];
+    let mut byte = 0u8;
+    while byte < 16 {
+        values[HEX_PAIRS[byte as usize][1] as usize] = byte;
+        byte += 1;
+    }
+    values
+};
+
 /// A SHA-256 digest, displayed as lower-case hex.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
@@ -128,19 +142,16 @@ impl std::str::FromStr for Digest {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let value = |digit: u8| match digit {
-            b'0'..=b'9' => Some(digit - b'0'),
-            b'a'..=b'f' => Some(digit - b'a' + 10),
-            _ => None,
-        };
-        let read = || {
-            let mut bytes = [0u8; 32];
-            for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-                *byte = (value(digits[0])? << 4) | value(digits[1])?;
-            }
-            (text.len() == 64).then_some(Self(bytes))
-        };
-        read().ok_or_else(|| format!("a digest has 64 lower-case hex digits, this is `{text}`"))
+        let (mut bytes, mut all_values) = ([0u8; 32], 0);
+        for (byte, [high, low]) in bytes.iter_mut().zip(text.as_bytes().as_chunks::<2>().0) {
+            let (high, low) = (HEX_VALUES[usize::from(*high)], HEX_VALUES[usize::from(*low)]);
+            all_values |= high | low;
+            *byte = (high << 4) | low;
+        }
+        match text.len() == 64 && all_values < NOT_HEX {
+            true => Ok(Self(bytes)),
+            false => Err(format!("a digest has 64 lower-case hex digits, this is `{text}`")),
+        }
     }
 }
 

@@ -133,7 +133,7 @@ fn without_origin(started: &CallStarted) -> CallStarted {
     CallStarted { is_inherited: false, ..started.clone() }
 }
 
-/// Returns the start entry without run id, session, origin and build. For a nested agent, the part of the id that
+/// Returns the start entry without run id, nonce, session, origin and build. For a nested agent, the part of the id that
 /// gives its path is kept.
 fn without_identity(started: &RunStarted, run: Option<&RunId>) -> RunStarted {
     let id = started.run.as_str();
@@ -143,7 +143,7 @@ fn without_identity(started: &RunStarted, run: Option<&RunId>) -> RunStarted {
     if let Ok(inline) = started.history.to_inline() {
         started.history = inline;
     }
-    RunStarted { run: rest.into(), session: None, origin: None, build: None, ..started }
+    RunStarted { run: rest.into(), key_nonce: None, session: None, origin: None, build: None, ..started }
 }
 
 /// Returns the fields of a record that are compared.

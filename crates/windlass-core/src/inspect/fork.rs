@@ -179,6 +179,8 @@ fn rename_run(
         if record.path.is_empty() {
             started.origin = Some(ForkOrigin { run: old.id().clone(), seq: at });
             started.session = None;
+            // Keys of the fork are its own. A driver may give it a nonce.
+            started.key_nonce = None;
             started.history = started.history.to_inline()?;
         }
         if let Some(rest) = started.run.as_str().strip_prefix(old.id().as_str()) {

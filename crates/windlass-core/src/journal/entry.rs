@@ -10,7 +10,7 @@ use crate::canonical::Digest;
 use crate::decision::{Decision, DecisionScope, HoldReason, PersonQuestion};
 use crate::failure::RunFailure;
 use crate::id::{AgentName, CallId, RunId, SessionId, Timestamp};
-use crate::idempotency::{CallKey, IdempotencyKey};
+use crate::idempotency::{CallKey, IdempotencyKey, KeyNonce};
 use crate::item::{Item, OutputContent};
 use crate::journal::agent_build::AgentBuild;
 use crate::journal::start_history::StartHistory;
@@ -164,6 +164,10 @@ pub struct RunStarted {
     /// the conversation of such a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_response_id: Option<String>,
+    /// Nonce in the idempotency keys of the run and of its nested agents; absent if no other run can have the id. It is
+    /// recorded, so a run that is moved or resumed keeps its keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_nonce: Option<KeyNonce>,
     /// The run and record that this run was forked from; absent if it is not a fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<ForkOrigin>,
@@ -189,6 +193,7 @@ impl RunStarted {
             max_turns: None,
             session: None,
             previous_response_id: None,
+            key_nonce: None,
             origin: None,
             build: None,
             budget: None,
@@ -459,7 +464,8 @@ pub struct CallHeld {
     /// Time at which the hold expires and the call is rejected; never if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// For a call in doubt, the last time at which the driver that started it was seen, on that driver's clock.
+    /// For a call in doubt, the last time at which the driver before the one that found it was seen, on that driver's clock. It
+    /// started the call, or took the run over from the driver that did and found nothing out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_driver_seen: Option<Timestamp>,
     /// Names of the secret arguments of the call's tool: fields, or fields joined by dots. Edited arguments are recorded

@@ -16,12 +16,16 @@ use std::sync::Arc;
 use crate::canonical::Digest;
 use crate::item::Item;
 use crate::journal::head_mac::ForgedDecision;
+use crate::journal::json_buffer::write_json;
 use crate::journal::record_body::{ParsedBody, RecordBody};
 use crate::journal::{JournalEntry, JournalRecord, RunStarted};
 use crate::run::ReplayError;
 
 /// Version that this crate writes. It reads this version and all earlier ones.
 pub const FORMAT_VERSION: u32 = 1;
+
+/// Bytes that are reserved for a record.
+const TYPICAL_RECORD_LEN: usize = 192;
 
 const MAGIC: &str = "windlass";
 
@@ -148,7 +152,10 @@ impl HashChain {
     /// Appends a record and returns its line.
     pub fn append(&mut self, record: &JournalRecord) -> JournalLine {
         // Entries contain only text keys and finite numbers, so serialisation cannot fail.
-        let body = serde_json::to_string(&RecordBody(record)).unwrap_or_default();
+        let mut body = Vec::with_capacity(TYPICAL_RECORD_LEN);
+        write_json(&mut body, &RecordBody(record));
+        // JSON is UTF-8.
+        let body = String::from_utf8(body).unwrap_or_default();
         self.head = self.next_hash(&body);
         JournalLine { hash: self.head, body }
     }
@@ -224,12 +231,13 @@ pub fn encode_text(
     lines: impl IntoIterator<Item = JournalLine>,
     records: &[JournalRecord],
 ) -> String {
-    let mut text = header_line(FORMAT_VERSION).into_bytes();
+    let mut text = Vec::with_capacity(TYPICAL_RECORD_LEN * (records.len() + 1));
+    text.extend_from_slice(header_line(FORMAT_VERSION).as_bytes());
     for item in history {
         text.push(b'\n');
         text.extend_from_slice(HISTORY_PREFIX.as_bytes());
         // Items contain only text keys and finite numbers, so serialisation cannot fail.
-        serde_json::to_writer(&mut text, item).unwrap_or_default();
+        write_json(&mut text, &**item);
     }
     let mut chain = HashChain::default();
     for line in lines {
@@ -241,7 +249,7 @@ pub fn encode_text(
         text.push(b'\n');
         let start = text.len();
         // Entries contain only text keys and finite numbers, so serialisation cannot fail.
-        serde_json::to_writer(&mut text, &RecordBody(record)).unwrap_or_default();
+        write_json(&mut text, &RecordBody(record));
         chain.head = chain.head.chain(&text[start..]);
     }
     text.extend_from_slice(format!("\n{HEAD_PREFIX}{}\n", chain.head).as_bytes());

@@ -14,6 +14,7 @@ fn sample_journal() -> Vec<JournalRecord> {
         max_turns: Some(3),
         session: None,
         previous_response_id: None,
+        key_nonce: None,
         origin: None,
         build: None,
         budget: None,

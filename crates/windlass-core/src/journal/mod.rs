@@ -7,6 +7,7 @@ mod agent_build;
 mod entry;
 pub(crate) mod format;
 mod head_mac;
+mod json_buffer;
 mod record_body;
 mod sealed;
 mod start_history;

@@ -33,7 +33,7 @@ fn text_with_withheld(output: &OutputContent) -> String {
     .expect("the call can be planned");
     let key = CallKey {
         idempotency_key: IdempotencyKey::derive(
-            KeyScope::Run(run.id()),
+            KeyScope::Run { run: run.id(), nonce: None },
             &crate::canonical::Digest::of_text("look"),
             0,
         ),

@@ -27,7 +27,7 @@ use crate::decision::{
 };
 use crate::failure::RunFailure;
 use crate::id::{AgentName, CallId, CallPath, RunId, SessionId};
-use crate::idempotency::CallKey;
+use crate::idempotency::{CallKey, KeyNonce};
 use crate::item::{Item, OutputContent};
 use crate::journal::{RunStarted, StartHistory};
 use crate::plan::CallDisposition;
@@ -54,6 +54,7 @@ pub use snapshot_segment::{ParsedSegments, RunPast};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     id: RunId,
+    key_nonce: Option<KeyNonce>,
     session: Option<SessionId>,
     max_turns: Option<u32>,
     agent: AgentName,
@@ -229,6 +230,7 @@ impl Run {
         }
         Self {
             id: started.run,
+            key_nonce: started.key_nonce,
             session: started.session,
             max_turns: started.max_turns,
             agent: started.agent,
@@ -268,6 +270,11 @@ impl Run {
     /// Returns the run's id.
     pub fn id(&self) -> &RunId {
         &self.id
+    }
+
+    /// Returns the nonce in the idempotency keys of the run, if it has one.
+    pub fn key_nonce(&self) -> Option<&KeyNonce> {
+        self.key_nonce.as_ref()
     }
 
     /// Returns the session that the run belongs to.

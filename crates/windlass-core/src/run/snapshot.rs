@@ -23,6 +23,7 @@ use crate::call_map::CallMap;
 use crate::canonical::Digest;
 use crate::decision::StandingVerdict;
 use crate::id::{AgentName, RunId, SessionId};
+use crate::idempotency::KeyNonce;
 use crate::provenance::ContentSources;
 use crate::tool::ToolKey;
 use crate::usage::Usage;
@@ -100,6 +101,8 @@ struct SnapshotHead {
     version: String,
     position: SnapshotPosition,
     id: RunId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key_nonce: Option<KeyNonce>,
     session: Option<SessionId>,
     max_turns: Option<u32>,
     agent: AgentName,
@@ -161,6 +164,7 @@ impl ReplayedRun {
             version: SNAPSHOT_VERSION.to_owned(),
             position: position.clone(),
             id: run.id.clone(),
+            key_nonce: run.key_nonce.clone(),
             session: run.session.clone(),
             max_turns: run.max_turns,
             agent: run.agent.clone(),
@@ -204,6 +208,7 @@ impl RunOutline {
         };
         let run = Run {
             id: head.id,
+            key_nonce: head.key_nonce,
             session: head.session,
             max_turns: head.max_turns,
             agent: head.agent,

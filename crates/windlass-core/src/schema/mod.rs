@@ -6,6 +6,7 @@
 //! them in one turn.
 
 mod compiled;
+mod null_parameters;
 mod strict;
 mod validate;
 mod violations;
@@ -14,6 +15,7 @@ mod wording;
 use serde_json::Value;
 
 pub use compiled::CompiledSchema;
+pub use null_parameters::without_null_parameters;
 pub use strict::{StrictSchemaError, to_strict};
 pub use validate::{SchemaViolation, describe_violations, validate};
 

@@ -9,7 +9,7 @@ use windlass_core::{
     item::{CallKind, ContentPart, Item, MediaSource, OutputContent, ToolCall},
     journal::{
         CallHeld, CallSettled, CallStatus, CompactionReason, FilteredInput, HistoryCompacted, JournalEntry,
-        JournalRecord, ModelRequestFailed, OutputRejected, RunRestored, ToolUsePolicyKind,
+        JournalRecord, ModelRequestFailed, OutputRejected, RunRestored, RunStarted, ToolUsePolicyKind,
     },
     usage::Usage,
 };
@@ -186,6 +186,22 @@ pub(super) fn compacted_journal() -> Vec<JournalRecord> {
         summary_usage: None,
     }));
     journal.append_response(vec![Item::assistant("Two pages are read.")]);
+    journal.records
+}
+
+/// A run whose id another run may have, and its nonce in the keys of its calls.
+pub(super) fn used_id_journal() -> Vec<JournalRecord> {
+    let mut journal = GoldenJournal::from_started(RunStarted {
+        key_nonce: Some("0199a1b2c3d47e5f8a9b0c1d2e3f4a5b".into()),
+        ..run_started("payroll", "desk", "Pay Bo.")
+    });
+    journal.append_response(vec![
+        tool_call_item("c1", "print", json!({ "invoice": 9 })),
+        tool_call_item("c2", "look", json!({ "name": "Bo" })),
+    ]);
+    journal.append(start_entry("c1"));
+    journal.append(start_entry("c2"));
+    journal.append(settled_entry("c2", CallStatus::Succeeded, "Bo is known."));
     journal.records
 }
 

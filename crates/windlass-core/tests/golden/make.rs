@@ -54,6 +54,7 @@ pub(crate) fn golden_journals() -> Vec<(&'static str, Vec<JournalRecord>)> {
         ("corrected", later::corrected_journal()),
         ("compacted", later::compacted_journal()),
         ("restored", later::restored_journal()),
+        ("used_id", later::used_id_journal()),
         ("budget_granted", budgets::granted_journal()),
         ("budget_reached", budgets::reached_journal()),
         ("budget_failed", budgets::failed_journal()),
@@ -116,9 +117,14 @@ impl GoldenJournal {
         );
         let canonical = canonical_text(arguments).expect("it is JSON");
         let idempotency_key = match is_idempotent {
-            true => IdempotencyKey::derive(KeyScope::Run(self.run.id()), &operation, 0),
+            true => IdempotencyKey::derive(
+                KeyScope::Run { run: self.run.id(), nonce: self.run.key_nonce() },
+                &operation,
+                0,
+            ),
             false => IdempotencyKey::of_unique_call(UniqueCall {
                 run: self.run.id(),
+                nonce: self.run.key_nonce(),
                 turn: run.turn(),
                 parent_calls: path,
                 call,
@@ -208,6 +214,7 @@ fn run_started(run: &str, agent: &str, input: &str) -> RunStarted {
         max_turns: Some(10),
         session: None,
         previous_response_id: None,
+        key_nonce: None,
         origin: None,
         build: None,
         budget: None,

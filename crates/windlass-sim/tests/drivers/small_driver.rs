@@ -543,7 +543,11 @@ impl<'a> Process<'a> {
         let operation = self.receipt_digest(call);
         let expired = self.receipts.get(&operation).map(|receipt| receipt.generation + 1);
         let generation = expired.unwrap_or_default();
-        let idempotency_key = IdempotencyKey::derive(KeyScope::Run(self.root.id()), &operation, generation);
+        let idempotency_key = IdempotencyKey::derive(
+            KeyScope::Run { run: self.root.id(), nonce: self.root.key_nonce() },
+            &operation,
+            generation,
+        );
         let shares = self.tool_of(call).is_some_and(|tool| tool.shares_receipts);
         CallKey { idempotency_key, receipt_digest: shares.then_some(operation), generation }
     }

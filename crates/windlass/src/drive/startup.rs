@@ -104,7 +104,7 @@ async fn start_driver<C: Send + Sync + 'static>(
     }
     let run_id = run.id().clone();
     let is_session_in_store = session.as_ref().is_some_and(RunSession::is_in_store);
-    let key_scopes = Arc::new(key_scopes(&run_id, run.session(), is_session_in_store, &config));
+    let key_scopes = Arc::new(key_scopes(&run, is_session_in_store, &config));
     let body_permits = config.max_concurrent_calls.map(|limit| Arc::new(Semaphore::new(limit.max(1))));
     let stop = cancel.token.clone();
     let budget = Arc::new(BudgetControl::new(&run, spent_by_others));

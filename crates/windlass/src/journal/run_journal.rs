@@ -25,10 +25,10 @@ use crate::run::{CancelSignal, JournalRecords};
 use crate::secret_mask::SecretMask;
 use crate::session::{Session, check_session_moved, export_items};
 use crate::store::{
-    ANNOUNCED_ARTEFACT, AcquiredLease, DerivedWrites, Durability, Lease, LeaseClaim, LeaseHeartbeat,
-    LeaseObserver, LeaseOwner, OpenedRun, PostedDecision, PostedDecisions, RunStatus, SnapshotSegments,
-    Store, StoredSnapshot, acquire_lease, authenticate_snapshot, check_posted, load_posted_decisions,
-    read_run,
+    ANNOUNCED_ARTEFACT, AcquiredLease, DerivedWrites, Durability, FindHeldCall, Lease, LeaseClaim,
+    LeaseHeartbeat, LeaseObserver, LeaseOwner, OpenedRun, PostedDecision, PostedDecisions, RunStatus,
+    SnapshotSegments, Store, StoredSnapshot, acquire_lease, authenticate_snapshot, check_posted,
+    load_posted_about, read_run,
 };
 
 /// The journal of one run, with its write queue if there is a store.
@@ -457,10 +457,13 @@ impl RunJournal {
     }
 
     /// Returns the posted decisions of the run that are authentic. Others lead to warnings.
-    pub(crate) async fn load_posted_decisions(&self) -> Result<Vec<PostedDecision>, StoreError> {
+    pub(crate) async fn load_posted_decisions(
+        &self,
+        find: FindHeldCall<'_>,
+    ) -> Result<Vec<PostedDecision>, StoreError> {
         let Some(owned) = &self.owned else { return Ok(Vec::new()) };
         let AppendTarget { store, lease } = &**owned.queue.target();
-        let PostedDecisions { authentic, refused } = load_posted_decisions(&**store, &lease.run).await?;
+        let PostedDecisions { authentic, refused } = load_posted_about(&**store, &lease.run, find).await?;
         for refused in refused {
             owned.add_warning(refused.to_string());
         }
@@ -473,11 +476,12 @@ impl RunJournal {
         &self,
         call: &CallPath,
         attempt: u32,
+        find: FindHeldCall<'_>,
     ) -> Result<Option<PostedDecision>, StoreError> {
         let Some(owned) = &self.owned else { return Ok(None) };
         let AppendTarget { store, lease } = &**owned.queue.target();
         let Some(posted) = store.take_decision(lease, call, attempt).await? else { return Ok(None) };
-        match check_posted(&**store, &lease.run, posted).await {
+        match check_posted(&**store, &lease.run, posted, find) {
             Ok(posted) => Ok(Some(posted)),
             Err(refused) => {
                 owned.add_warning(refused.to_string());

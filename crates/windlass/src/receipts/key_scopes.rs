@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use windlass_core::{
     id::{AgentName, RunId, SessionId},
-    idempotency::KeyScope,
+    idempotency::{KeyNonce, KeyScope},
 };
 
 use crate::error::ConfigError;
@@ -15,6 +15,7 @@ use crate::tool::{ReceiptScope, Tool};
 pub(crate) struct KeyScopes {
     /// The outermost run.
     run: RunId,
+    nonce: Option<KeyNonce>,
     /// The conversation that the run is a part of, if it executes calls of a response from elsewhere.
     conversation: Option<RunId>,
     session: Option<SessionId>,
@@ -26,13 +27,14 @@ pub(crate) struct KeyScopes {
 impl KeyScopes {
     pub(crate) fn new(
         run: RunId,
+        nonce: Option<KeyNonce>,
         conversation: Option<RunId>,
         session: Option<SessionId>,
         is_session_in_store: bool,
         store: Option<Arc<dyn Store>>,
     ) -> Self {
         let session = session.or_else(|| conversation.as_ref().map(|id| SessionId::new(id.as_str())));
-        Self { run, conversation, session, is_session_in_store, store }
+        Self { run, nonce, conversation, session, is_session_in_store, store }
     }
 
     /// Returns the name under which the store of the run keeps the receipts of the session, if it has one. A session
@@ -47,12 +49,20 @@ impl KeyScopes {
         &self.run
     }
 
+    /// Returns the nonce of the outermost run.
+    pub(crate) fn nonce(&self) -> Option<&KeyNonce> {
+        self.nonce.as_ref()
+    }
+
     /// Returns the scope in which a tool shares its receipts; `None` if it shares none, or if the run lacks the scope,
     /// which [`KeyScopes::check_tool`] refuses before the call starts.
     pub(crate) fn key_scope(&self, scope: ReceiptScope) -> Option<KeyScope<'_>> {
         match scope {
             ReceiptScope::Call => None,
-            ReceiptScope::Run => Some(KeyScope::Run(self.conversation.as_ref().unwrap_or(&self.run))),
+            ReceiptScope::Run => Some(match &self.conversation {
+                Some(conversation) => KeyScope::Run { run: conversation, nonce: None },
+                None => KeyScope::Run { run: &self.run, nonce: self.nonce() },
+            }),
             ReceiptScope::Session => {
                 let store = self.store.as_ref().filter(|_| self.is_session_in_store);
                 let store = store.map(|store| store.store_id());

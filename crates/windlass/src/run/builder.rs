@@ -307,10 +307,10 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
 
     /// Sets the id of the run, in place of a generated one.
     ///
-    /// The idempotency keys of the run's calls contain this id and no other part of where the run is. Choose one that no
-    /// other run has: neither in another store, such as that of a test environment, nor before it, such as a run that was
-    /// forgotten. Otherwise a target that honours keys takes the calls of the second run for those of the first. A run on a
-    /// session in another store is refused if the session has items of an earlier run of this id.
+    /// A stored run has a random nonce beside this id in the idempotency keys of its calls, so that no run of the same id
+    /// in another store, nor a run that was forgotten, has its keys. Without a store the keys contain this id alone: choose
+    /// one that no other run has, or a target that honours keys takes the calls of the second run for those of the first. A
+    /// run on a session in another store is refused if the session has items of an earlier run of this id.
     pub fn run_id(self, id: impl Into<RunId>) -> Self {
         self.configure(|config| config.run_id = Some(id.into()))
     }

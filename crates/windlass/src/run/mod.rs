@@ -46,7 +46,7 @@ pub(crate) use drive_error::{DriveError, application_panicked, call_unless_stopp
 pub(crate) use exit::{ExitCallbacks, ExitRegistry};
 pub(crate) use model_request::{ModelAnswer, ModelRequestParts, ModelRequester, known_usage};
 pub(crate) use model_retry::jitter_fraction;
-pub(crate) use open_run::{OpenRun, key_scopes, open_run};
+pub(crate) use open_run::{OpenRun, key_scopes, new_key_nonce, open_run};
 pub(crate) use posted_decisions::DecisionCheck;
 pub(crate) use recorded_run::RecordedRun;
 pub(crate) use records::JournalRecords;

@@ -4,6 +4,7 @@ use futures_util::FutureExt;
 use windlass_core::{
     budget::{BudgetSpending, SessionBudget, SpendingBudget},
     id::{RunId, SessionId},
+    idempotency::KeyNonce,
     journal::RunStarted,
     run::Run,
 };
@@ -49,9 +50,12 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
     let (journal, run, kept, is_fresh) = match origin {
         RunSource::Input(input) => {
             let id = config.run_id.clone().unwrap_or_else(|| RunId::new(uuid::Uuid::now_v7().to_string()));
-            graph.check_receipt_scopes(&key_scopes(&id, None, false, config))?;
-            check_stored_conversation(agent, config)?;
             let mut started = RunStarted::new(id, agent.name().clone());
+            if config.run_id.is_some() && config.store.is_some() {
+                started.key_nonce = Some(new_key_nonce());
+            }
+            graph.check_receipt_scopes(&key_scopes(&Run::start(started.clone()), false, config))?;
+            check_stored_conversation(agent, config)?;
             (started.input, started.max_turns) = (input, graph.turn_limit(config.max_turns));
             started.session = session.as_ref().map(|session| session.id().clone());
             started.previous_response_id = config.previous_response_id.clone();
@@ -207,15 +211,16 @@ fn check_stored_conversation<C: Send + Sync + 'static>(
     Err(ConfigError::StoredConversation { other })
 }
 
-/// Returns the scopes of a run's idempotency keys. `recorded` is the session in the journal, which the caller of a resumed
-/// run may have left out.
-pub(crate) fn key_scopes<C>(
-    run: &RunId,
-    recorded: Option<&SessionId>,
-    is_session_in_store: bool,
-    config: &RunConfig<C>,
-) -> KeyScopes {
+/// Creates the nonce of a run whose id may be that of another one: the application chose it, and a forgotten run or a run
+/// in another store may have it.
+pub(crate) fn new_key_nonce() -> KeyNonce {
+    KeyNonce::new(uuid::Uuid::now_v7().simple().to_string())
+}
+
+/// Returns the scopes of a run's idempotency keys. The caller of a resumed run may have left out its session.
+pub(crate) fn key_scopes<C>(run: &Run, is_session_in_store: bool, config: &RunConfig<C>) -> KeyScopes {
     let conversation = config.given_response.as_ref().and_then(|given| given.conversation.clone());
-    let session = recorded.or_else(|| config.session.as_ref().map(|session| session.id())).cloned();
-    KeyScopes::new(run.clone(), conversation, session, is_session_in_store, config.store.clone())
+    let session = run.session().or_else(|| config.session.as_ref().map(|session| session.id())).cloned();
+    let (id, nonce) = (run.id().clone(), run.key_nonce().cloned());
+    KeyScopes::new(id, nonce, conversation, session, is_session_in_store, config.store.clone())
 }

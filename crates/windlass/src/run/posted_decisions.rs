@@ -2,13 +2,13 @@
 
 use windlass_core::{
     decision::{PendingCall, UntakenHold},
-    id::CallId,
+    id::{CallId, CallPath},
     journal::JournalEntry,
 };
 
 use super::{DriveError, RunScope};
 use crate::error::RunError;
-use crate::store::PostedDecision;
+use crate::store::{PostedDecision, held_call};
 
 /// The result of taking the decision about a call.
 pub(crate) enum DecisionCheck {
@@ -25,7 +25,7 @@ impl<C: Send + Sync + 'static> RunScope<C> {
             return Ok(false);
         }
         let mut took_any = false;
-        let posted = self.recorder.journal.load_posted_decisions().await?;
+        let posted = self.recorder.journal.load_posted_decisions(&|path| Ok(self.held_call(path))).await?;
         self.emit_store_warnings().await;
         for PostedDecision { path, attempt, decision, .. } in posted {
             let is_posted = |one: &PendingCall| one.path == path && one.attempt == attempt;
@@ -62,7 +62,8 @@ impl<C: Send + Sync + 'static> RunScope<C> {
         hold: UntakenHold,
     ) -> Result<DecisionCheck, DriveError> {
         let path = self.call_path(call);
-        let posted = self.recorder.journal.take_posted_decision(&path, hold.attempt).await?;
+        let find = |path: &CallPath| Ok(self.held_call(path));
+        let posted = self.recorder.journal.take_posted_decision(&path, hold.attempt, &find).await?;
         self.emit_store_warnings().await;
         match posted {
             Some(posted) if posted.decision.posted_revision > hold.posted_revision => {
@@ -75,6 +76,13 @@ impl<C: Send + Sync + 'static> RunScope<C> {
             }
             Some(_) | None => Ok(DecisionCheck::Current),
         }
+    }
+
+    /// Returns a call that waits, or whose decision can be corrected, as the journal has it.
+    fn held_call(&self, path: &CallPath) -> Option<PendingCall> {
+        let mut held = self.recorder.with_root(|run| held_call(run, path))?;
+        self.recorder.secrets.redact_pending(&mut held);
+        Some(held)
     }
 
     /// Emits the warnings about things in the store that are not authentic.

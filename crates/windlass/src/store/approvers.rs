@@ -296,7 +296,7 @@ fn held_attempt(replay: &ReplayedRun, path: &CallPath) -> u32 {
 }
 
 /// Returns a call of a run that waits, or whose decision can be corrected.
-pub(super) fn held_call(run: &Run, path: &CallPath) -> Option<PendingCall> {
+pub(crate) fn held_call(run: &Run, path: &CallPath) -> Option<PendingCall> {
     let pending = run.pending_calls().into_iter().find(|pending| pending.path == *path);
     pending.or_else(|| {
         let run = run.at_path(path.parent_calls())?;

@@ -11,6 +11,7 @@ use windlass_core::{
         ForgeryReason, MacError, MacKeyId, MacKeyring, MacMessage, MessageMac, SignatureError, SignedDecision,
     },
     canonical::Digest,
+    decision::{Decision, PendingCall},
     id::{CallPath, RunId},
 };
 
@@ -51,27 +52,62 @@ impl fmt::Display for RefusedDecision {
     }
 }
 
+/// Finds the call that a posted decision is about, as the journal has it: `None` if the run does not hold it.
+pub(crate) type FindHeldCall<'a> =
+    &'a (dyn Fn(&CallPath) -> Result<Option<PendingCall>, SignatureError> + Sync);
+
 /// Loads the decisions that are posted for a run, and verifies their MACs if the store has keys, and
-/// their signatures if it has approvers.
+/// their signatures if it has approvers. If the approvers have rules, the run is read for the calls: once, and only if a
+/// decision other than a rejection is posted.
 pub async fn load_posted_decisions(store: &dyn Store, run: &RunId) -> Result<PostedDecisions, StoreError> {
+    let posted = store.posted_decisions(run).await?;
+    let has_rules = store.approvers().is_some_and(|approvers| approvers.has_rules());
+    let is_rejection = |posted: &PostedDecision| matches!(posted.decision.decision, Decision::Reject { .. });
+    let opened = match has_rules && !posted.iter().all(is_rejection) {
+        true => read_run(store, run).boxed().await.ok(),
+        false => None,
+    };
+    let find = |path: &CallPath| match &opened {
+        Some(opened) => Ok(held_call(&opened.replay.run, path)),
+        None => Err(SignatureError::UnknownCall),
+    };
+    Ok(check_all(store, run, posted, &find))
+}
+
+/// Loads the posted decisions as [`load_posted_decisions`] does, for somebody who has read the run.
+pub(crate) async fn load_posted_about(
+    store: &dyn Store,
+    run: &RunId,
+    find: FindHeldCall<'_>,
+) -> Result<PostedDecisions, StoreError> {
+    Ok(check_all(store, run, store.posted_decisions(run).await?, find))
+}
+
+fn check_all(
+    store: &dyn Store,
+    run: &RunId,
+    posted: Vec<PostedDecision>,
+    find: FindHeldCall<'_>,
+) -> PostedDecisions {
     let mut found = PostedDecisions::default();
-    for posted in store.posted_decisions(run).await? {
-        match check_posted(store, run, posted).await {
+    for posted in posted {
+        match check_posted(store, run, posted, find) {
             Ok(posted) => found.authentic.push(posted),
             Err(refused) => found.refused.push(*refused),
         }
     }
-    Ok(found)
+    found
 }
 
 /// Returns a posted decision if it is authentic.
-pub(crate) async fn check_posted(
+pub(crate) fn check_posted(
     store: &dyn Store,
     run: &RunId,
     posted: PostedDecision,
+    find: FindHeldCall<'_>,
 ) -> Result<PostedDecision, Box<RefusedDecision>> {
     let verified = match verify_posted_mac(store, run, &posted) {
-        Ok(()) => verify_signature(store, run, &posted).await.map_err(ForgeryReason::from),
+        Ok(()) => verify_signature(store, run, &posted, find).map_err(ForgeryReason::from),
         Err(reason) => Err(reason.into()),
     };
     match verified {
@@ -92,20 +128,20 @@ fn verify_posted_mac(store: &dyn Store, run: &RunId, posted: &PostedDecision) ->
 }
 
 /// Verifies the signature of a posted decision, if the store has approvers.
-async fn verify_signature(
+fn verify_signature(
     store: &dyn Store,
     run: &RunId,
     posted: &PostedDecision,
+    find: FindHeldCall<'_>,
 ) -> Result<(), SignatureError> {
     let Some(approvers) = store.approvers() else { return Ok(()) };
     let PostedDecision { path, attempt, decision, .. } = posted;
     let signed = SignedDecision { run, path, attempt: *attempt, decision };
-    if !approvers.has_rules() {
+    // The rules are about the call, which only the journal has. A rejection needs no approver who decides about it.
+    if !approvers.has_rules() || matches!(decision.decision, Decision::Reject { .. }) {
         return approvers.verify(&signed);
     }
-    // The rules are about the call, which only the journal has.
-    let opened = read_run(store, run).boxed().await.map_err(|_| SignatureError::UnknownCall)?;
-    match held_call(&opened.replay.run, path) {
+    match find(path)? {
         Some(call) => approvers.verify_about(&signed, &call),
         // No driver takes a decision about a call that is not held.
         None => approvers.verify(&signed),

@@ -11,7 +11,7 @@ use super::{DEFAULT_LEASE_DURATION, Lease, LeaseClaim, LeaseOwner, RunStatus, St
 use crate::clock::RunClock;
 use crate::error::StoreError;
 use crate::journal::save_announced_mark;
-use crate::run::PausedRun;
+use crate::run::{PausedRun, new_key_nonce};
 
 /// An error that prevents the fork of a stored run. Nothing has changed, unless the store says otherwise.
 #[derive(Debug, thiserror::Error)]
@@ -41,8 +41,11 @@ pub async fn fork_run(
 ) -> Result<PausedRun, StoredForkError> {
     let origin = load_paused(store, run).await?;
     let mut records = forked(origin.record().read_journal()?, at, new_run.clone(), change)?;
-    let agent = match records.first().map(|record| &record.entry) {
-        Some(JournalEntry::RunStarted(started)) => started.agent.clone(),
+    let agent = match records.first_mut().map(|record| &mut record.entry) {
+        Some(JournalEntry::RunStarted(started)) => {
+            started.key_nonce = Some(new_key_nonce());
+            started.agent.clone()
+        }
         _ => origin.record().last_agent().clone(),
     };
     let clock = RunClock::start();

@@ -37,6 +37,23 @@ impl RenewalRequest {
     }
 }
 
+/// Part of the duration of a lease after which a driver without a renewal gives the run up.
+fn limit_of(lasting: Duration) -> Duration {
+    lasting * 4 / 5
+}
+
+/// Returns the time that a driver waits for the renewal of a lease whose last one is `age` ago. A driver that was stopped or
+/// frozen past the limit asks once: unless it was taken over, the run is still its own. Before the end of the lease it waits
+/// until then at most.
+fn patience_for(age: Duration, lasting: Duration) -> Duration {
+    let once = lasting / 10;
+    match (limit_of(lasting).checked_sub(age), lasting.checked_sub(age)) {
+        (Some(left), _) if !left.is_zero() => left,
+        (_, Some(left)) if !left.is_zero() => left.min(once),
+        _ => once,
+    }
+}
+
 impl LeaseHeartbeat {
     /// Starts the renewal of a lease that was requested at `requested_at`.
     pub(crate) fn start(
@@ -49,19 +66,13 @@ impl LeaseHeartbeat {
     ) -> Self {
         let task = tokio::spawn(async move {
             // The lease lasts at least from the time of the request.
-            let limit = lasting * 4 / 5;
+            let limit = limit_of(lasting);
             let mut renewed = RenewalRequest::new(requested_at);
             loop {
                 let left = limit.saturating_sub(renewed.age());
                 tokio::time::sleep(left.min(lasting / 3)).await;
                 let request = RenewalRequest::new(Instant::now());
-                let age = renewed.age();
-                let patience = match limit.checked_sub(age) {
-                    Some(left) if !left.is_zero() => left,
-                    // A driver that was frozen asks once: unless it was taken over, the run is still its own.
-                    _ if age >= lasting => lasting / 10,
-                    _ => break,
-                };
+                let patience = patience_for(renewed.age(), lasting);
                 match tokio::time::timeout(patience, store.renew_lease(&lease, clock.now())).await {
                     Ok(Ok(())) => {
                         renewed = request;
@@ -88,5 +99,25 @@ impl LeaseHeartbeat {
 impl Drop for LeaseHeartbeat {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pause that ends shortly before the end of the lease is as good as one that ends after it.
+    #[test]
+    fn a_driver_asks_once_however_long_it_was_stopped() {
+        let lasting = Duration::from_secs(10);
+        for (age, patience) in
+            [(0, 8_000), (7_000, 1_000), (8_000, 1_000), (9_500, 500), (10_000, 1_000), (90_000, 1_000)]
+        {
+            assert_eq!(
+                patience_for(Duration::from_millis(age), lasting),
+                Duration::from_millis(patience),
+                "{age}"
+            );
+        }
     }
 }

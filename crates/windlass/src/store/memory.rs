@@ -54,6 +54,8 @@ impl Default for MemoryStore {
 #[derive(Debug, Default)]
 pub(super) struct MemoryState {
     pub(super) runs: BTreeMap<RunId, MemoryRun>,
+    /// Highest epoch of a forgotten run. New runs begin above it, because they may have the id of such a run.
+    forgotten_epoch: u64,
     pub(super) queue: MemoryQueue,
     receipts: BTreeMap<ReceiptKey, MemoryReceipt>,
     artefacts: BTreeMap<(RunId, String), Vec<u8>>,
@@ -141,7 +143,8 @@ impl MemoryState {
 
     pub(super) fn owned_run_mut(&mut self, lease: &Lease) -> Result<&mut MemoryRun, StoreError> {
         let run = self.run_mut(&lease.run)?;
-        if run.epoch == lease.epoch { Ok(run) } else { Err(StoreError::fenced_off(lease)) }
+        let is_owner = run.lease.as_ref().is_none_or(|known| known.owner == lease.owner);
+        if run.epoch == lease.epoch && is_owner { Ok(run) } else { Err(StoreError::fenced_off(lease)) }
     }
 
     fn append_journal(
@@ -184,14 +187,15 @@ impl MemoryState {
             return Err(StoreError::already_exists(run));
         }
         self.queue.check_owner(claim.owner)?;
+        let epoch = self.forgotten_epoch + 1;
         if let Some(first) = lines.first() {
-            self.begin_run(run, first, history)?;
+            self.begin_run(run, epoch, first, history)?;
         }
         let created = MemoryRun {
             agent: agent.clone(),
             status: end_of_run(&lines).map_or(RunStatus::Running, |(status, _)| status),
-            epoch: 1,
-            lease: Some(new_lease(claim, 1)),
+            epoch,
+            lease: Some(new_lease(claim, epoch)),
             lines,
             inbox: Vec::new(),
             taken: BTreeMap::new(),
@@ -201,7 +205,7 @@ impl MemoryState {
             updated_at: claim.now,
         };
         self.runs.insert(run.clone(), created);
-        Ok(Lease { run: run.clone(), owner: claim.owner.to_owned(), epoch: 1 })
+        Ok(Lease { run: run.clone(), owner: claim.owner.to_owned(), epoch })
     }
 
     /// Checks that a new run may begin, records the items that it refers to, and holds the session for it. The position of
@@ -209,6 +213,7 @@ impl MemoryState {
     fn begin_run(
         &mut self,
         run: &RunId,
+        epoch: u64,
         first: &JournalLine,
         history: Option<Vec<u8>>,
     ) -> Result<(), StoreError> {
@@ -227,7 +232,7 @@ impl MemoryState {
             }
             None => return Err(StoreError::session_changed(&reference.session)),
         }
-        self.set_holder(&session, run, 1);
+        self.set_holder(&session, run, epoch);
         Ok(())
     }
 
@@ -542,7 +547,8 @@ impl Store for MemoryStore {
             if let Some(known) = kept.stored_lease(run)? {
                 check_abandoned(run, &known, abandoned)?;
             }
-            kept.runs.remove(run);
+            let forgotten = kept.runs.remove(run).map_or(0, |run| run.epoch);
+            kept.forgotten_epoch = kept.forgotten_epoch.max(forgotten);
             kept.queue.forget_run(run);
             kept.sessions.release_history(run);
             kept.withheld.retain(|(of, _), _| of != run);

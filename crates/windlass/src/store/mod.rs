@@ -30,9 +30,10 @@ mod sqlite;
 mod taken_decision;
 mod wrapper;
 
+pub(crate) use approvers::held_call;
 pub use approvers::{ApproverPolicy, ApproverRules, ApproverSigner};
+pub(crate) use authentic::{FindHeldCall, authenticate_snapshot, check_posted, load_posted_about};
 pub use authentic::{PostedDecisions, RefusedDecision, load_posted_decisions};
-pub(crate) use authentic::{authenticate_snapshot, check_posted};
 pub use decision_hints::DecisionHints;
 pub use deltas::{
     DeltaBatch, DeltaContent, DeltaFeed, DeltaOrigin, DeltaPosition, DeltaStore, FollowerRegistry, LiveDelta,
@@ -360,6 +361,9 @@ pub trait Store: Send + Sync + 'static {
     /// that a session no longer shows are deleted with the last run that refers to them. A run that has an owner is
     /// forgotten only if its lease is `abandoned`, as in [`Store::acquire_lease`].
     ///
+    /// A later run may have the same id. It begins with a higher epoch than any that a forgotten run of the store had, so
+    /// that a driver of the forgotten run is refused, by the store and by targets that compare fences.
+    ///
     /// # Errors
     ///
     /// Returns an error of the kind [`StoreErrorKind::LeaseHeld`](crate::error::StoreErrorKind::LeaseHeld) if a driver
@@ -631,7 +635,8 @@ pub struct Lease {
     pub run: RunId,
     /// Name of the driver that holds the lease, unique among all processes.
     pub owner: String,
-    /// Epoch, which increases with every owner: the fencing token. Writes with an older epoch are rejected.
+    /// Epoch, which increases with every owner, and from a forgotten run to a later one of its id: the fencing token.
+    /// Writes with an older epoch, or for another owner, are rejected.
     pub epoch: u64,
 }
 

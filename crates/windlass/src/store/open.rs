@@ -12,7 +12,8 @@ use windlass_core::{
     run::{ParsedSegments, ReplayError, ReplayedRun, Run, RunOutline},
 };
 
-use super::authentic::{PostedDecisions, check_snapshot, load_posted_decisions};
+use super::approvers::held_call;
+use super::authentic::{PostedDecisions, check_snapshot, load_posted_about, load_posted_decisions};
 use super::{HISTORY_ARTEFACT, Store, StoredSnapshot};
 use crate::error::{RunError, StoreError, StoreErrorKind};
 use crate::run::{JournalRecords, PausedRun, RecordSource, SnapshotRecords};
@@ -81,7 +82,9 @@ pub async fn load_paused(store: &dyn Store, run: &RunId) -> Result<PausedRun, Op
     };
     let mut paused = paused.with_stored_withheld(store).await?;
     if !paused.pending_calls().is_empty() {
-        paused.set_posted(load_posted_decisions(store, run).await?.authentic);
+        let outline = paused.record().outline();
+        let posted = load_posted_about(store, run, &|path| Ok(held_call(outline, path))).await?;
+        paused.set_posted(posted.authentic);
     }
     paused.set_keys(store.mac_keys().cloned());
     paused.set_approvers(store.approvers().cloned());

@@ -23,6 +23,12 @@ where
     one_of_many_takes_over(StoreCheck("one of many takes over"), make().await).await;
     a_late_owner_is_refused(StoreCheck("a late owner is refused"), make().await).await;
     an_epoch_is_raised(StoreCheck("an epoch is raised"), make().await).await;
+    a_driver_of_a_forgotten_run_is_refused(
+        StoreCheck("a driver of a forgotten run is refused"),
+        make().await,
+    )
+    .await;
+    another_owner_is_refused(StoreCheck("another owner is refused"), make().await).await;
 }
 
 async fn load_lease<S: Store>(check: StoreCheck, store: &S, run: &RunId) -> Option<StoredLease> {
@@ -165,6 +171,55 @@ async fn an_epoch_is_raised<S: Store>(check: StoreCheck, store: S) {
     let unknown = Lease { run: "other".into(), ..lease };
     let unknown = store.raise_epoch(&unknown, 9).await;
     check.expect_error("the epoch of an unknown run", unknown, StoreErrorKind::RunNotFound);
+}
+
+/// The id of a forgotten run can be used again. No driver of the forgotten one may touch the new run.
+async fn a_driver_of_a_forgotten_run_is_refused<S: Store>(check: StoreCheck, store: S) {
+    let first = check.create_run(&store, "run", "ann").await;
+    let late = check.take_over(&store, &first, "bea").await;
+    let abandoned = load_lease(check, &store, &late.run).await;
+    check.expect_ok("forgetting", store.forget_run(&late.run, abandoned.as_ref()).await);
+    let again = check.create_run(&store, "run", "cem").await;
+    check.expect_equal("an epoch above the forgotten ones", again.epoch > late.epoch, true);
+    let stored = load_lease(check, &store, &again.run).await;
+    check.expect_equal("the stored lease", stored.clone(), Some(stored_lease("cem", again.epoch, 0, 1_000)));
+    for forgotten in [&first, &late] {
+        expect_refused(check, &store, forgotten).await;
+        check.expect_equal("the lease after it", load_lease(check, &store, &again.run).await, stored.clone());
+    }
+    // The next one is above both, and other ids are no exception.
+    check.expect_ok("releasing", store.release_lease(&again).await);
+    check.expect_ok("forgetting again", store.forget_run(&again.run, None).await);
+    let third = check.create_run(&store, "run", "ann").await;
+    check.expect_equal("a still higher epoch", third.epoch > again.epoch, true);
+    let append = store.append_journal(&third, 0, journal_lines(1), Durability::Sync).await;
+    check.expect_ok("a line of the new run", append);
+}
+
+/// The epoch alone does not make a lease: its owner counts, too.
+async fn another_owner_is_refused<S: Store>(check: StoreCheck, store: S) {
+    let lease = check.create_run(&store, "run", "ann").await;
+    let other = Lease { owner: "bea".to_owned(), ..lease.clone() };
+    expect_refused(check, &store, &other).await;
+    let kept = load_lease(check, &store, &lease.run).await;
+    check.expect_equal("the lease", kept, Some(stored_lease("ann", 1, 0, 1_000)));
+    let append = store.append_journal(&lease, 0, journal_lines(1), Durability::Sync).await;
+    check.expect_ok("a line of the owner", append);
+}
+
+/// Expects that writes with a lease are refused, and that giving it back changes nothing.
+async fn expect_refused<S: Store>(check: StoreCheck, store: &S, lease: &Lease) {
+    let refused = StoreErrorKind::Fenced;
+    for durability in [Durability::Sync, Durability::Deferred] {
+        let late = store.append_journal(lease, 0, journal_lines(1), durability).await;
+        check.expect_error("a line", late, refused);
+    }
+    check.expect_error("a renewal", store.renew_lease(lease, Timestamp(9)).await, refused);
+    let raised = store.raise_epoch(lease, lease.epoch + 9).await;
+    check.expect_error("a raised epoch", raised, refused);
+    let status = store.set_status(lease, RunStatus::Failed, Timestamp(9)).await;
+    check.expect_error("a status", status, refused);
+    check.expect_ok("giving it back", store.release_lease(lease).await);
 }
 
 async fn a_late_owner_is_refused<S: Store>(check: StoreCheck, store: S) {

@@ -299,6 +299,7 @@ impl<C> ToolContext<C> {
         let arguments = shown.as_deref().unwrap_or(&details.arguments);
         IdempotencyKey::of_unique_call(UniqueCall {
             run: turn.key_scopes.run(),
+            nonce: turn.key_scopes.nonce(),
             turn: turn.number,
             parent_calls: &turn.parent_calls,
             call: &self.inner.call,

@@ -67,7 +67,7 @@ use tokio::sync::Semaphore;
 use windlass_core::{
     canonical::Digest,
     id::AgentName,
-    idempotency::{operation_digest, without_null_parameters},
+    idempotency::operation_digest,
     provenance::{ContentSource, ContentSources},
     schema,
     tool::{ToolEffect, ToolKey},
@@ -602,18 +602,7 @@ impl<C> Tool<C> {
 
     /// Returns canonical arguments without the optional parameters that are null.
     pub(crate) fn without_null_parameters<'a>(&self, arguments: &'a str) -> Cow<'a, str> {
-        without_null_parameters(arguments, |name| self.is_null_absence(name))
-    }
-
-    /// True if null as the value of a parameter says no more than that it is absent: the parameter is known, and has no
-    /// other default that its absence stands for.
-    fn is_null_absence(&self, name: &str) -> bool {
-        let Some(parameter) = self.schema.get("properties").and_then(|known| known.get(name)) else {
-            return false;
-        };
-        let required = self.schema.get("required").and_then(Value::as_array);
-        let is_required = required.is_some_and(|required| required.iter().any(|one| one == name));
-        is_required || parameter.get("default").is_none_or(Value::is_null)
+        schema::without_null_parameters(arguments, &self.schema)
     }
 }
 

@@ -3,19 +3,20 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use windlass::core::authenticity::{ApproverKey, DecisionSignature, SignatureError, SignedDecision};
 use windlass::core::canonical::Digest;
 use windlass::core::decision::{Decision, DecisionScope, PendingCall};
 use windlass::core::id::RunId;
 use windlass::core::inspect::ForkChange;
-use windlass::core::journal::{DecisionRecorded, JournalFormatError};
+use windlass::core::journal::{DecisionRecorded, JournalFormatError, JournalLine};
 use windlass::error::{DecisionError, RunError};
 use windlass::run::{PausedRun, RunResult};
 use windlass::store::{
     ApproverPolicy, ApproverRules, ApproverSigner, DecisionReview, PostDecisionError, PostedDecision,
-    SqliteStore, Store, fork_run, load_paused, load_posted_decisions, post_decision, post_signed_decision,
-    verify_run, verify_stored_run,
+    SqliteStore, Store, StoreFuture, StoreWrapper, fork_run, load_paused, load_posted_decisions,
+    post_decision, post_signed_decision, verify_run, verify_stored_run,
 };
 
 use super::journal::forge_approval;
@@ -426,4 +427,67 @@ async fn an_edit_is_judged_by_its_own_arguments() {
     let (result, warnings) = victim.recover(ruled(&victim), "run", done()).await;
     assert!(is_finished(&result.expect("it goes on")), "{warnings:?}");
     assert_eq!(victim.paid().len(), 1);
+}
+
+/// A store that counts how often a journal is read.
+struct ReadCounter {
+    inner: Arc<dyn Store>,
+    reads: AtomicU32,
+}
+
+impl ReadCounter {
+    fn new(inner: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self { inner, reads: AtomicU32::new(0) })
+    }
+
+    fn take_reads(&self) -> u32 {
+        self.reads.swap(0, Ordering::SeqCst)
+    }
+}
+
+impl StoreWrapper for ReadCounter {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    fn load_journal<'a>(&'a self, run: &'a RunId, from: u64) -> StoreFuture<'a, Vec<JournalLine>> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.inner.load_journal(run, from)
+    }
+}
+
+/// A rule is about the call, which only the journal has. The driver of the run knows it, and whoever opens the run reads it
+/// anyway.
+#[tokio::test]
+async fn rules_read_no_run_again_for_the_decisions_that_are_posted() {
+    let victim = Victim::new();
+    let mut reads = Vec::new();
+    for store in [guarded(&victim), ruled(&victim)] {
+        let run = RunId::from(format!("run-{}", reads.len()));
+        let pays = ["c2", "c3", "c4"].into_iter().fold(pay_response("c1", 9000), |pays, call| {
+            pays.and_call(call, "pay", serde_json::json!({ "euros": 9000 }))
+        });
+        let begun = victim.agent([pays]).run("pay").run_id(run.clone()).store(store.clone()).await;
+        assert!(begun.expect("the run goes on").is_paused());
+        for call in ["c1", "c2", "c3", "c4"] {
+            let review = DecisionReview { decided_by: "ann".to_owned(), displayed: None, attempt: None };
+            let (decision, scope) = (Decision::Approve, DecisionScope::ThisCall);
+            let ann = signer("ann");
+            let posted = post_signed_decision(&*store, &run, call, decision, scope, review, &ann);
+            posted.await.expect("it counts");
+        }
+        let counter = ReadCounter::new(store);
+        let posted = load_posted_decisions(&*counter, &run).await.expect("it can be read");
+        assert_eq!((posted.authentic.len(), posted.refused.len()), (4, 0));
+        let to_list = counter.take_reads();
+        load_paused(&*counter, &run).await.expect("it opens");
+        let to_open = counter.take_reads();
+        let (result, warnings) = victim.recover(counter.clone(), run.as_str(), done()).await;
+        assert!(is_finished(&result.expect("it goes on")), "{warnings:?}");
+        reads.push((to_list, to_open, counter.take_reads()));
+    }
+    assert_eq!(victim.paid().len(), 8);
+    let [without, with] = reads[..] else { panic!("{reads:?}") };
+    assert_eq!((without.0, with.0), (0, 1), "four decisions are judged after one reading");
+    assert_eq!((without.1, without.2), (with.1, with.2), "what is known is not read again");
 }

@@ -95,6 +95,7 @@ pub(crate) fn run_started(run: &str, agent: &str) -> RunStarted {
         max_turns: Some(5),
         session: None,
         previous_response_id: None,
+        key_nonce: Some("nonce".into()),
         origin: None,
         build: None,
         budget: None,

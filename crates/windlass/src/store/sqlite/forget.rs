@@ -7,14 +7,24 @@ use super::file::SqliteError;
 use super::history;
 use super::queue;
 use super::runs::{check_abandoned, find_lease, run_not_found};
-use super::to_sql_integer;
 use super::writer::WriteTx;
+use super::{from_sql_integer, to_sql_integer};
 use crate::store::StoredLease;
 
 /// The number of lines that were deleted, so that a scan of the table knows how far row ids go. The table is created
 /// with the first deletion.
 const CREATE_TABLE_SQL: &str =
     "CREATE TABLE IF NOT EXISTS deleted_lines (id INTEGER PRIMARY KEY, count INTEGER NOT NULL) STRICT";
+
+/// Schema version 6: the highest epoch of a forgotten run. New runs begin above it, because they may have the id of such a
+/// run.
+pub(super) const SCHEMA_V6: &str = "ALTER TABLE store ADD COLUMN forgotten_epoch INTEGER NOT NULL DEFAULT 0";
+
+/// Returns the highest epoch of a forgotten run.
+pub(super) fn last_forgotten_epoch(db: &Connection) -> Result<u64, SqliteError> {
+    let mut select = db.prepare_cached("SELECT forgotten_epoch FROM store")?;
+    from_sql_integer(select.query_row([], |row| row.get(0))?)
+}
 
 /// Forgets a run. The media in `kept` stay.
 pub(super) fn forget_run(
@@ -29,9 +39,11 @@ pub(super) fn forget_run(
         .query_row([run.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let (id, records): (i64, i64) = found.ok_or_else(|| run_not_found(run))?;
-    if let Some((_, Some(known))) = find_lease(db, run)? {
+    let (epoch, known) = find_lease(db, run)?.ok_or_else(|| run_not_found(run))?;
+    if let Some(known) = known {
         check_abandoned(run, &known, abandoned)?;
     }
+    db.execute("UPDATE store SET forgotten_epoch = max(forgotten_epoch, ?1)", [to_sql_integer(epoch)?])?;
     delete_artefacts(db, run, kept)?;
     history::release_history(db, id)?;
     for table in ["snapshots", "snapshot_segments", "withheld_outputs", "live_deltas"] {

@@ -37,8 +37,9 @@ pub(super) fn create_run(
     queue::check_owner(desk.db, &by.owner)?;
     let insert =
         "INSERT INTO runs (name, agent, status, epoch, records, owner, beat, lease_ms, renewed, created, updated, session)
-                  VALUES (?1, ?2, ?3, 1, 0, ?4, 0, ?5, ?6, ?6, ?6, ?7) ON CONFLICT (name) DO NOTHING";
+                  VALUES (?1, ?2, ?3, ?8, 0, ?4, 0, ?5, ?6, ?6, ?6, ?7) ON CONFLICT (name) DO NOTHING";
     let session = lines.first().and_then(session_of_first_line).map(|StartSession { session, .. }| session);
+    let epoch = forget::last_forgotten_epoch(desk.db)? + 1;
     let added = desk.db.prepare_cached(insert)?.execute(params![
         run.as_str(),
         agent.as_str(),
@@ -47,12 +48,13 @@ pub(super) fn create_run(
         to_sql_millis(by.duration),
         to_sql_time(by.now),
         session.as_ref().map(|session| session.as_str()),
+        to_sql_integer(epoch)?,
     ])?;
     if added == 0 {
         return Err(StoreError::already_exists(run).into());
     }
     desk.record_place()?;
-    let lease = Lease { run: run.clone(), owner: by.owner.clone(), epoch: 1 };
+    let lease = Lease { run: run.clone(), owner: by.owner.clone(), epoch };
     if let Some(first) = lines.first() {
         let id = desk.db.last_insert_rowid();
         append_journal(desk, &lease, 0, lines, end_of_run(lines))?;
@@ -161,8 +163,13 @@ pub(super) fn to_sql_millis(duration: Duration) -> i64 {
 }
 
 pub(super) fn release_lease(db: &Connection, lease: &Lease) -> Result<(), SqliteError> {
-    let update = "UPDATE runs SET owner = NULL, beat = NULL, lease_ms = NULL, renewed = NULL WHERE name = ?1 AND epoch = ?2";
-    db.prepare_cached(update)?.execute(params![lease.run.as_str(), to_sql_integer(lease.epoch)?])?;
+    let update = "UPDATE runs SET owner = NULL, beat = NULL, lease_ms = NULL, renewed = NULL
+                  WHERE name = ?1 AND epoch = ?2 AND owner = ?3";
+    db.prepare_cached(update)?.execute(params![
+        lease.run.as_str(),
+        to_sql_integer(lease.epoch)?,
+        lease.owner
+    ])?;
     Ok(())
 }
 
@@ -319,13 +326,16 @@ pub(super) fn read_stored_run(row: &Row<'_>) -> Result<StoredRun, SqliteError> {
 
 /// Returns the row id and the number of records of a run, if the lease is current.
 pub(super) fn find_owned_run(db: &Connection, lease: &Lease) -> Result<(i64, u64), SqliteError> {
-    let select = "SELECT id, records, epoch FROM runs WHERE name = ?1";
+    let select = "SELECT id, records, epoch, owner IS NULL OR owner = ?2 FROM runs WHERE name = ?1";
     let found = db
         .prepare_cached(select)?
-        .query_row([lease.run.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .query_row([lease.run.as_str(), &lease.owner], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        })
         .optional()?;
-    let (id, records, epoch): (i64, i64, i64) = found.ok_or_else(|| run_not_found(&lease.run))?;
-    if from_sql_integer(epoch)? == lease.epoch {
+    let (id, records, epoch, is_owner): (i64, i64, i64, bool) =
+        found.ok_or_else(|| run_not_found(&lease.run))?;
+    if from_sql_integer(epoch)? == lease.epoch && is_owner {
         Ok((id, from_sql_integer(records)?))
     } else {
         Err(StoreError::fenced_off(lease).into())

@@ -9,7 +9,7 @@ pub(super) const APPLICATION_ID: i32 = 0x574E_444C;
 pub(super) const BACKUP_APPLICATION_ID: i32 = 0x574E_4442;
 
 /// Schema version that is written. This and all earlier versions can be read.
-pub(super) const SCHEMA_VERSION: i32 = 5;
+pub(super) const SCHEMA_VERSION: i32 = 6;
 
 /// Schema version 1.
 ///
@@ -158,6 +158,9 @@ pub(super) fn migrate_schema(db: &Connection) -> Result<(), rusqlite::Error> {
     }
     if version < 5 {
         db.execute_batch(super::decisions::SCHEMA_V5)?;
+    }
+    if version < 6 {
+        db.execute_batch(super::forget::SCHEMA_V6)?;
         db.pragma_update(None, "user_version", SCHEMA_VERSION)?;
     }
     Ok(())
@@ -177,6 +180,7 @@ pub(super) fn create_schema(db: &Connection) -> Result<(), rusqlite::Error> {
     db.execute_batch(super::sessions::SCHEMA_V4)?;
     db.execute_batch(super::run_list::SCHEMA_V4)?;
     db.execute_batch(super::decisions::SCHEMA_V5)?;
+    db.execute_batch(super::forget::SCHEMA_V6)?;
     db.execute("INSERT INTO store (id, commits) VALUES (?1, 0)", [uuid::Uuid::now_v7().to_string()])?;
     db.pragma_update(None, "application_id", APPLICATION_ID)?;
     db.pragma_update(None, "user_version", SCHEMA_VERSION)
