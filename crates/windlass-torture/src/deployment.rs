@@ -28,7 +28,8 @@ impl WorkerBuild {
     pub const ALL: [Self; 5] = [Self::Base, Self::Reworded, Self::Reduced, Self::Extended, Self::Deepened];
 
     /// The builds that are deployed. The last one knows the tools and the parameters of all others.
-    pub const DEPLOYED: &[Self] = &[Self::Base, Self::Reworded, Self::Reduced, Self::Extended];
+    pub const DEPLOYED: &[Self] =
+        &[Self::Base, Self::Reworded, Self::Reduced, Self::Extended, Self::Deepened];
 }
 
 impl fmt::Display for WorkerBuild {

@@ -4,7 +4,8 @@
 //! `windlass-torture --faults N --seed S --workers W --folder PATH [--store postgres]` prints one line,
 //! `kills=… freezes=… clock_steps=… network_cuts=… redeploys=… runs=… calls=… twice=0 lost=0 forgotten=0 unapproved=0 unfinished=0`,
 //! and fails if one of the last five is not zero. Then the folders of the failed rounds are kept, and stderr says why.
-//! The same seed makes the same choices; the machine decides which instruction of a process a fault hits.
+//! `--kills N` in place of `--faults N` counts kills only. The same seed makes the same choices; the machine decides which
+//! instruction of a process a fault hits.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,7 +14,9 @@ use std::time::Duration;
 use windlass_torture::decider::{DeciderSettings, decide};
 use windlass_torture::files::RoundFolder;
 use windlass_torture::queue_worker::work_from_queue;
-use windlass_torture::torturer::{StoreBackend, TortureOptions, TortureReport, open_world, torture};
+use windlass_torture::torturer::{
+    StoreBackend, TortureGoal, TortureOptions, TortureReport, open_world, torture,
+};
 use windlass_torture::worker::{WorkerSettings, work};
 
 fn main() -> ExitCode {
@@ -33,11 +36,11 @@ fn main() -> ExitCode {
 
 fn parse_options(arguments: &[String]) -> Result<TortureOptions, String> {
     let usage = || {
-        "usage: windlass-torture --faults N --seed S [--workers W] [--folder PATH] [--except FAULT,…] [--plant BUG] [--store postgres]"
+        "usage: windlass-torture --faults N | --kills N --seed S [--workers W] [--folder PATH] [--except FAULT,…] [--plant BUG] [--store postgres]"
             .to_owned()
     };
     let mut options = TortureOptions {
-        faults: 100,
+        goal: TortureGoal::Faults(100),
         seed: 1,
         workers: 4,
         folder: std::env::temp_dir(),
@@ -48,7 +51,8 @@ fn parse_options(arguments: &[String]) -> Result<TortureOptions, String> {
     for pair in arguments.chunks(2) {
         let [name, value] = pair else { return Err(usage()) };
         match name.as_str() {
-            "--faults" => options.faults = value.parse().map_err(|_| usage())?,
+            "--faults" => options.goal = TortureGoal::Faults(value.parse().map_err(|_| usage())?),
+            "--kills" => options.goal = TortureGoal::Kills(value.parse().map_err(|_| usage())?),
             "--seed" => options.seed = value.parse().map_err(|_| usage())?,
             "--workers" => options.workers = value.parse().map_err(|_| usage())?,
             "--folder" => options.folder = PathBuf::from(value),

@@ -24,8 +24,8 @@ use crate::worker::{EndedRun, StoreDatabase, load_orders};
 /// The options of the torture.
 #[derive(Clone, Debug)]
 pub struct TortureOptions {
-    /// Number of faults to inject.
-    pub faults: u64,
+    /// The faults to inject.
+    pub goal: TortureGoal,
     /// Seed of all choices.
     pub seed: u64,
     /// Number of competing workers.
@@ -38,6 +38,32 @@ pub struct TortureOptions {
     pub planted: Option<PlantedBug>,
     /// The store of the rounds.
     pub backend: StoreBackend,
+}
+
+/// The faults after which a torture ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TortureGoal {
+    /// So many faults of any kind.
+    Faults(u64),
+    /// So many kills. Other faults are injected between them.
+    Kills(u64),
+}
+
+impl TortureGoal {
+    /// Returns the number that was asked for.
+    fn count(self) -> u64 {
+        match self {
+            Self::Faults(count) | Self::Kills(count) => count,
+        }
+    }
+
+    /// Returns the number that is left after these faults.
+    fn left(self, injected: &FaultCounts) -> u64 {
+        match self {
+            Self::Faults(count) => count.saturating_sub(injected.total()),
+            Self::Kills(count) => count.saturating_sub(injected.kills),
+        }
+    }
 }
 
 /// The store that is tortured.
@@ -111,9 +137,9 @@ pub fn torture(options: &TortureOptions, runtime: &Runtime) -> Result<TortureRep
         // A short torture has plain and fenced rounds, and both kinds with a queue, too.
         let per_round = match options.planted {
             Some(_) => FAULTS_PER_PLANTED_ROUND,
-            None => FAULTS_PER_ROUND.min(options.faults.div_ceil(4)),
+            None => FAULTS_PER_ROUND.min(options.goal.count().div_ceil(4)),
         };
-        let faults = options.faults.saturating_sub(report.faults.total()).min(per_round);
+        let faults = options.goal.left(&report.faults).min(per_round);
         if faults == 0 {
             break;
         }
