@@ -153,7 +153,9 @@ fn build_run(lab: &Arc<WorldObserver>, sessions: &Arc<SimSessions>, origin: Proc
     let store: Arc<dyn Store> = lab.store.clone();
     let mut builder = match origin {
         ProcessOrigin::Fresh => {
-            agents[0].run("Please do what is needed.").store(store).run_id(lab.run.clone())
+            let run = agents[0].run("Please do what is needed.").store(store).run_id(lab.run.clone());
+            // A seed decides everything.
+            run.key_nonce("nonce")
         }
         ProcessOrigin::Stored => agents[0].recover(lab.run.clone(), store),
         ProcessOrigin::Paused(paused) => agents[0].resume(*paused).store(store),

@@ -12,6 +12,7 @@ use windlass_core::{
     budget::SpendingBudget,
     failure::RunFailure,
     id::RunId,
+    idempotency::KeyNonce,
     item::{Item, OutputContent},
 };
 
@@ -313,6 +314,13 @@ impl<C: Send + Sync + 'static> RunBuilder<C> {
     /// run on a session in another store is refused if the session has items of an earlier run of this id.
     pub fn run_id(self, id: impl Into<RunId>) -> Self {
         self.configure(|config| config.run_id = Some(id.into()))
+    }
+
+    /// Sets the nonce in the idempotency keys of a run that starts, in place of a random one
+    /// ([`RunBuilder::run_id`]). Two runs of one id and nonce have the same keys: this is for simulations, which repeat a run
+    /// exactly.
+    pub fn key_nonce(self, nonce: impl Into<KeyNonce>) -> Self {
+        self.configure(|config| config.key_nonce = Some(nonce.into()))
     }
 
     /// Adds an artefact that the driver saves with the run when it starts: see

@@ -10,6 +10,7 @@ use windlass_core::{
     budget::SpendingBudget,
     failure::RunFailure,
     id::RunId,
+    idempotency::KeyNonce,
     item::{Item, OutputContent},
 };
 
@@ -50,6 +51,8 @@ pub(crate) struct GivenResponse<C> {
 pub(crate) struct RunConfig<C> {
     pub(crate) given_response: Option<Box<GivenResponse<C>>>,
     pub(crate) run_id: Option<RunId>,
+    /// Nonce in place of a random one.
+    pub(crate) key_nonce: Option<KeyNonce>,
     /// The response that a new run continues.
     pub(crate) previous_response_id: Option<String>,
     /// Name of the release that starts a new run.
@@ -111,6 +114,7 @@ impl<C> Default for RunConfig<C> {
         Self {
             given_response: None,
             run_id: None,
+            key_nonce: None,
             previous_response_id: None,
             release: None,
             max_turns: TurnLimit::ByTools,

@@ -51,9 +51,9 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
         RunSource::Input(input) => {
             let id = config.run_id.clone().unwrap_or_else(|| RunId::new(uuid::Uuid::now_v7().to_string()));
             let mut started = RunStarted::new(id, agent.name().clone());
-            if config.run_id.is_some() && config.store.is_some() {
-                started.key_nonce = Some(new_key_nonce());
-            }
+            let may_repeat = config.run_id.is_some() && config.store.is_some();
+            let nonce = || may_repeat.then(new_key_nonce);
+            started.key_nonce = config.key_nonce.clone().or_else(nonce);
             graph.check_receipt_scopes(&key_scopes(&Run::start(started.clone()), false, config))?;
             check_stored_conversation(agent, config)?;
             (started.input, started.max_turns) = (input, graph.turn_limit(config.max_turns));
