@@ -16,8 +16,8 @@ use windlass::core::journal::{JournalEntry, JournalLine};
 use windlass::core::tool::ToolEffect;
 use windlass::error::{StoreError, StoreErrorKind};
 use windlass::fleet::{
-    AgentRegistry, DeployedAgent, QueueOrder, QueueWrapper, QueuedState, RetryBackoff, RunQueue, RunSchedule,
-    RunSubmission, RunVerdict, SegmentLimit, Worker, WorkerReport, check_run, fire_schedules,
+    AgentRegistry, DeployedAgent, QueueFilter, QueueOrder, QueueWrapper, QueuedState, RetryBackoff, RunQueue,
+    RunSchedule, RunSubmission, RunVerdict, SegmentLimit, Worker, WorkerReport, check_run, fire_schedules,
 };
 use windlass::model::{
     DeltaSink, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, RetryAdvice, describe_item,
@@ -626,8 +626,16 @@ async fn the_runs_of_a_schedule_have_other_keys_in_every_store() {
         let times = "* * * * *".parse().expect("it is valid");
         let schedule = RunSchedule::new("payroll", times, RunSubmission::new("any", "desk", "pay"));
         queue.save_schedule(&schedule, Timestamp(0)).await.expect("it is saved");
-        assert_eq!(fire_schedules(&*queue, Timestamp(60_000)).await.expect("it is fired"), 1);
-        runs.push(queue.list_queued_runs(None, 9).await.expect("listed").remove(0).submission.run);
+        assert_eq!(fire_schedules(&*queue, Timestamp(60_000)).await.expect("it is fired").submitted, 1);
+        runs.push(
+            queue
+                .list_queued_runs(QueueFilter::Open, None, 9)
+                .await
+                .expect("listed")
+                .remove(0)
+                .submission
+                .run,
+        );
         let noted = keys.clone();
         let pay = Tool::dynamic("pay", "Pays.", empty_schema(), move |ctx: ToolContext, _: Value| {
             let key = (ctx.run_context().run_id().clone(), ctx.idempotency_key());
