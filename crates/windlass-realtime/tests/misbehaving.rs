@@ -158,22 +158,24 @@ fn check_told_outputs(server: &LoopbackServer, misbehaviour: &Misbehaviour, repo
     if report.reason != CloseReason::Closed || is_refusing {
         return;
     }
-    let (mut calls, mut side): (BTreeMap<String, String>, BTreeSet<String>) = Default::default();
+    let mut calls: BTreeMap<String, String> = BTreeMap::new();
     let mut missing: BTreeMap<String, i64> = BTreeMap::new();
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-    for WireRecord { connection, sender, event, .. } in server.wire_log() {
+    // A start may be lost, or late.
+    let is_side = |seen: &&WireRecord| {
+        seen.connection == server.connection_count()
+            && seen.event["response"].get("conversation_id").is_some_and(serde_json::Value::is_null)
+    };
+    let log = server.wire_log();
+    let side: BTreeSet<String> =
+        log.iter().filter(is_side).map(|seen| text(&seen.event["response"]["id"])).collect();
+    for WireRecord { connection, sender, event, .. } in log {
         if connection != server.connection_count() {
             continue;
         }
         let item = &event["item"];
         match (sender, event["type"].as_str().unwrap_or_default(), item["type"].as_str().unwrap_or_default())
         {
-            (WireSender::Server, "response.created", _) => {
-                let response = &event["response"];
-                if response.get("conversation_id").is_some_and(serde_json::Value::is_null) {
-                    side.insert(text(&response["id"]));
-                }
-            }
             (WireSender::Server, "response.output_item.done", "function_call")
                 if !side.contains(&text(&event["response_id"]))
                     && calls.insert(text(&item["id"]), text(&item["call_id"])).is_none() =>
