@@ -7,7 +7,7 @@ use windlass::core::failure::RunFailure;
 use windlass::core::{
     budget::{OnBudgetReached, ReachedBudget},
     decision::PendingCall,
-    id::{AgentName, CallId, RunId},
+    id::{AgentName, CallId, CallPath, RunId},
     item::OutputContent,
     journal::CallStatus,
     tool::ToolKey,
@@ -135,6 +135,14 @@ pub enum RealtimeEvent {
         /// The call and the question to the person.
         pending: Box<PendingCall>,
     },
+    /// A held call no longer waits for a decision: it starts or has its output. The decision may have been made in another
+    /// process, and the call may be one of a nested agent.
+    CallReleased {
+        /// Id of the run that executes the call.
+        run: RunId,
+        /// The path of the call.
+        call: CallPath,
+    },
     /// The body of a tool call starts.
     CallStarted {
         /// Id of the call.
@@ -213,6 +221,8 @@ pub struct AudioChunk {
     pub item: ItemId,
     /// Index of the content part.
     pub content_index: u32,
+    /// Number of bytes of the content part before this chunk.
+    pub position: u64,
     /// The audio, in the configured format.
     pub bytes: Arc<[u8]>,
 }

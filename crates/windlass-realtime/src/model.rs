@@ -11,6 +11,17 @@ use crate::history::RealtimeItem;
 use crate::id::{CommandId, ItemId, ResponseId};
 use crate::settings::{OutputModality, SessionConfiguration};
 
+/// The lifetime of a provider's conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConversationLifetime {
+    /// It ends with its connection. On a new connection the session sends the conversation so far.
+    #[default]
+    Connection,
+    /// The provider keeps it, and goes on with it, while no connection is open: the conversation of a telephone call. On a
+    /// new connection the session sends what the provider does not have.
+    Call,
+}
+
 /// A model that holds a realtime conversation.
 pub trait RealtimeModel: Send + Sync + 'static {
     /// Connects to the model. `first` is the first configuration the session will send, for providers that need
@@ -27,6 +38,11 @@ pub trait RealtimeModel: Send + Sync + 'static {
     /// Returns the provider's name of the model, by which its price is found.
     fn model_name(&self) -> Option<&str> {
         None
+    }
+
+    /// Returns the lifetime of the provider's conversation. By default, each connection has one of its own.
+    fn conversation_lifetime(&self) -> ConversationLifetime {
+        ConversationLifetime::Connection
     }
 
     /// Checks if the model can be offered a tool. By default, functions only.

@@ -267,6 +267,9 @@ pub(crate) struct TalkArgs {
     /// Voice of the answers
     #[arg(long, value_name = "NAME")]
     pub(crate) voice: Option<String>,
+    /// Go on with a conversation whose process was stopped or killed
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) resume: Option<String>,
     /// Port of the page [default: a free one]
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     pub(crate) port: u16,

@@ -10,7 +10,7 @@ use windlass_realtime::openai::OpenAiRealtime;
 use windlass_realtime::relay::{BrowserRelay, CallDisplay};
 use windlass_realtime::settings::RealtimeSettings;
 use windlass_realtime::{
-    CloseReason, FolderJournal, PlaybackSource, RealtimeSession, RealtimeSessionBuilder,
+    CloseReason, FolderJournal, PlaybackSource, RealtimeSession, RealtimeSessionBuilder, SessionStartError,
 };
 
 use super::{check_keys, find_agent};
@@ -43,7 +43,8 @@ pub(crate) async fn run(args: &CliArgs, talk: &TalkArgs, term: &Terminal) -> Res
     let project = CliProject::of_agent_file(args, file.path(), term)?;
     let identity = check_keys(&project, &file)?;
     let store = project.open_or_create().await?;
-    let backend = select_backend(talk, &file)?;
+    let key = std::env::var(KEY_VARIABLE).ok();
+    let backend = select_backend(talk, &file, key)?;
     let VoiceBackend { model, description, kind } = backend;
     let mut signals = SignalCounter::install()?;
     let session = connect_session(talk, &file, &store, &identity, model, project.live_journals()).await?;
@@ -70,12 +71,12 @@ pub(crate) async fn run(args: &CliArgs, talk: &TalkArgs, term: &Terminal) -> Res
     // The page gets the last events before its server stops.
     let _logged = logging.await;
     serving.abort();
-    report_end(term, &report.reason)
+    report_end(term, &session, &report.reason)
 }
 
 /// Selects the voice: another server, OpenAI with a key, or the scripted voice.
-fn select_backend(talk: &TalkArgs, file: &AgentFile) -> Result<VoiceBackend, CliError> {
-    let key = std::env::var(KEY_VARIABLE).ok().filter(|key| !key.is_empty());
+fn select_backend(talk: &TalkArgs, file: &AgentFile, key: Option<String>) -> Result<VoiceBackend, CliError> {
+    let key = key.filter(|key| !key.is_empty());
     let with_model = |model: OpenAiRealtime| match &talk.model {
         Some(name) => model.model(name.clone()),
         None => model,
@@ -117,7 +118,10 @@ async fn connect_session(
     if let Some(voice) = &talk.voice {
         settings.voice = Some(voice.clone());
     }
-    let session = RunId::new(format!("{VOICE_CONVERSATION_PREFIX}{}", new_run_id()));
+    let session = match &talk.resume {
+        Some(session) => RunId::from(session.as_str()),
+        None => RunId::new(format!("{VOICE_CONVERSATION_PREFIX}{}", new_run_id())),
+    };
     let path = encode_agent_path(&session, file.path(), store.mac_keys().map(|keys| &**keys));
     let mut builder = RealtimeSessionBuilder::new(agent, model)
         .session_id(session)
@@ -136,8 +140,15 @@ async fn connect_session(
         builder = builder.journal(FolderJournal::new(folder));
     }
     let builder = file.with_voice_limits(builder);
-    builder.connect().await.map_err(|error| {
-        CliError::new(error.to_string()).with_hint("`windlass talk --scripted` needs no key and no network")
+    let started = if talk.resume.is_some() { builder.resume().await } else { builder.connect().await };
+    started.map_err(|error| match error {
+        SessionStartError::SessionNotFound(session) => {
+            let message = format!("there is no record of the conversation `{session}` to go on with");
+            CliError::not_found(message)
+                .with_hint("conversations are recorded beside a store that is a file, and not encrypted")
+        }
+        error => CliError::new(error.to_string())
+            .with_hint("`windlass talk --scripted` needs no key and no network"),
     })
 }
 
@@ -182,9 +193,19 @@ fn announce(
     }
 }
 
-fn report_end(term: &Terminal, reason: &CloseReason) -> Result<CommandExit, CliError> {
-    if term.output_format() == OutputFormat::Json {
-        term.print_json(&json!({ "type": "end", "reason": format!("{reason:?}") }));
+fn report_end(
+    term: &Terminal,
+    session: &RealtimeSession,
+    reason: &CloseReason,
+) -> Result<CommandExit, CliError> {
+    match (term.output_format(), reason) {
+        (OutputFormat::Json, _) => {
+            term.print_json(&json!({ "type": "end", "reason": format!("{reason:?}") }));
+        }
+        (OutputFormat::Text, CloseReason::Detached) => {
+            term.eprint_line(&format!("`windlass talk --resume {}` goes on with it", session.id()));
+        }
+        (OutputFormat::Text, _) => {}
     }
     match reason {
         CloseReason::Closed | CloseReason::ClosedByProvider => Ok(CommandExit::Success),
@@ -225,3 +246,7 @@ impl Drop for OpeningFile {
         let _deleted = std::fs::remove_file(&self.0);
     }
 }
+
+#[cfg(test)]
+#[path = "talk_tests.rs"]
+mod tests;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 use windlass_realtime::audio::{WavAudio, resample};
 use windlass_realtime::testing::{
-    ConversationView, FaultTrigger, LoopbackReply, LoopbackServer, WireFault, tone,
+    ConversationView, FaultTrigger, LoopbackReply, LoopbackServer, WireFault, WireRecord, tone,
 };
 
 use crate::chromium::BrowserTab;
@@ -186,6 +186,26 @@ async fn a_browser_whose_sound_does_not_start_can_still_type() {
     tab.click("#compose button").await;
     tab.wait_for("document.querySelector('#transcript li.assistant .text')?.textContent.includes('Aye.')")
         .await;
+
+    // An answer that was read and not heard is not taken back: neither by the next message nor by a lost connection.
+    tab.evaluate("document.getElementById('text').value = 'Still there?'").await;
+    tab.click("#compose button").await;
+    tab.wait_for("document.querySelectorAll('#transcript li.assistant').length === 2").await;
+    tab.wait_for("document.getElementById('usage').textContent.includes('output')").await;
+    tab.evaluate("document.getElementById('stop').click()").await;
+    server.drop_connections();
+    tab.wait_for("Number(document.body.dataset.reconnects) > 0").await;
+    tab.evaluate("document.getElementById('text').value = 'And now?'").await;
+    tab.click("#compose button").await;
+    tab.wait_for("document.querySelectorAll('#transcript li.assistant').length === 3").await;
+    let created = server.wire_log();
+    let is_answer = |seen: &&WireRecord| {
+        seen.connection == 2
+            && seen.event["type"] == "conversation.item.create"
+            && seen.event["item"]["content"][0]["text"] == "Aye."
+    };
+    assert_eq!(created.iter().filter(is_answer).count(), 2, "the model remembers its answers");
+    assert_eq!(tab.evaluate("document.querySelectorAll('#transcript li.interrupted').length").await, 0);
 
     // The sound starts late: the microphone is on without another click.
     tab.evaluate("window.startSound()").await;

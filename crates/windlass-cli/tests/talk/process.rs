@@ -51,6 +51,20 @@ impl TalkProcess {
         }
     }
 
+    /// Kills the process, as a crash does.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+    }
+
+    /// Stops the process as a service manager does, and returns the exit code.
+    pub(crate) fn terminate(mut self) -> Option<i32> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        assert_eq!(self.expect("end")["reason"], "Detached");
+        self.child.wait().expect("it ends").code()
+    }
+
     /// Presses Ctrl-C, and returns the exit code.
     pub(crate) fn interrupt(mut self) -> Option<i32> {
         let pid = rustix::process::Pid::from_child(&self.child);

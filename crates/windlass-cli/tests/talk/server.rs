@@ -174,3 +174,40 @@ async fn a_call_is_approved_from_another_terminal() {
     .await;
     expect(&mut socket, "refused").await;
 }
+
+/// A conversation goes on after its process was stopped or killed, with the call that waits and not a second time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_conversation_goes_on() {
+    for is_killed in [false, true] {
+        let project = order_project();
+        let talk = TalkProcess::start(&project, &[]);
+        let session = talk.greeting["session"].as_str().expect("an id").to_owned();
+        let mut socket = open_socket(talk.url()).await;
+        expect(&mut socket, "live").await;
+        send(&mut socket, json!({ "type": "text", "text": "Order rope." })).await;
+        let held = expect(&mut socket, "call_held").await;
+        // The pause of the run is in the store.
+        project.digest_of(held["run"].as_str().expect("a run"));
+        match is_killed {
+            true => talk.kill(),
+            false => assert_ne!(talk.terminate(), Some(0)),
+        }
+
+        let talk = TalkProcess::start(&project, &["--resume", &session]);
+        assert_eq!(talk.greeting["session"], session.as_str());
+        let mut socket = open_socket(talk.url()).await;
+        let again = expect(&mut socket, "call_held").await;
+        assert_eq!((&again["run"], &again["path"]), (&held["run"], &held["path"]));
+        send(
+            &mut socket,
+            json!({ "type": "decide", "digest": again["digest"], "decision": { "kind": "approve" } }),
+        )
+        .await;
+        assert_eq!(expect(&mut socket, "call_settled").await["status"], "succeeded");
+        assert!(project.file("order.txt").exists());
+        assert_eq!(talk.interrupt(), Some(0));
+    }
+    let project = order_project();
+    let unknown = project.run_windlass(&["talk", ".", "--scripted", "--resume", "voice-unknown"]);
+    assert!(unknown.stderr.contains("there is no record of the conversation"), "{}", unknown.stderr);
+}

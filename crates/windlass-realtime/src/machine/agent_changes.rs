@@ -84,6 +84,7 @@ impl RealtimeMachine {
     }
 
     fn send_configuration(&mut self, configuration: SessionConfiguration, purpose: ConfigurationPurpose) {
+        self.is_configuration_kept &= purpose == ConfigurationPurpose::Establish;
         let command = self.send_command(RealtimeCommandKind::Configure(Box::new(configuration)));
         let in_flight = InFlightConfiguration { command, sent_at: self.now, purpose };
         self.in_flight_configuration = Some(in_flight);

@@ -426,6 +426,12 @@ impl RealtimeMachine {
         }
     }
 
+    /// Returns true if the item is an output that the model rejected.
+    pub(super) fn is_rejected_output(&self, item: &ItemId) -> bool {
+        let output = |call: &CallId| self.calls.get(call).and_then(|known| known.output_item.as_ref());
+        self.rejected_outputs.keys().any(|call| output(call) == Some(item))
+    }
+
     /// Demands a response to the rejected outputs, which are sent with the history on a new connection.
     pub(super) fn demand_rejected_outputs(&mut self) {
         for call in std::mem::take(&mut self.rejected_outputs).into_keys() {

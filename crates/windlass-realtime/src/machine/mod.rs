@@ -12,6 +12,7 @@ mod input;
 mod interruptions;
 mod model_events;
 mod playback;
+mod reattachment;
 mod response_scheduler;
 mod side_responses;
 mod turns;
@@ -38,7 +39,7 @@ use crate::history::{HistoryChange, RealtimeHistory, RealtimeItem, RealtimeItemS
 use crate::id::{CommandId, ItemId, ResponseId};
 use crate::journal::RealtimeEntry;
 use crate::metrics::SessionMetrics;
-use crate::model::{RealtimeCommand, RealtimeCommandKind, ResponseStatus};
+use crate::model::{ConversationLifetime, RealtimeCommand, RealtimeCommandKind, ResponseStatus};
 use crate::settings::SessionConfiguration;
 
 use self::agent_changes::{ConfigurationState, InFlightConfiguration};
@@ -46,7 +47,7 @@ use self::budget::SessionSpending;
 use self::calls::{CollectedOutputs, RealtimeCall, RejectedOutput};
 use self::playback::PlaybackTracker;
 use self::response_scheduler::{RequestBody, ResponseScheduler, ResponseTimeoutAction, ResponseTimeouts};
-use self::side_responses::SideResponse;
+use self::side_responses::{SideResponse, SideResponseKind};
 use self::turns::ResponseTurn;
 use self::user_speech::UserSpeech;
 use self::wire_ids::WireIds;
@@ -124,6 +125,7 @@ pub(crate) struct TranscriptCheck {
 #[derive(Clone, Debug)]
 pub(crate) struct SessionPolicy {
     pub(crate) session_id: RunId,
+    pub(crate) conversation_lifetime: ConversationLifetime,
     pub(crate) guardrail_debounce: usize,
     pub(crate) tool_call_mode: ToolCallMode,
     /// True if the number of concurrent calls of a response is limited, so that its calls run together.
@@ -178,6 +180,7 @@ impl Default for SessionPolicy {
     fn default() -> Self {
         Self {
             session_id: RunId::from("session"),
+            conversation_lifetime: ConversationLifetime::Connection,
             guardrail_debounce: 100,
             tool_call_mode: ToolCallMode::Background,
             has_call_limit: false,
@@ -234,6 +237,10 @@ pub(crate) struct RealtimeMachine {
     /// True if a configuration was not acknowledged in time on this connection, so that its acknowledgement may still
     /// arrive.
     has_expired_configuration: bool,
+    /// True if the provider kept the current agent's configuration when the connection was lost.
+    is_configuration_kept: bool,
+    /// Edits of a conversation that the provider keeps, made while the connection was lost.
+    deferred_edits: Vec<RealtimeCommandKind>,
     pending_changes: VecDeque<PendingAgentChange>,
     /// The agents with which responses were requested, newest last.
     requesting_agents: VecDeque<(CommandId, AgentSetup)>,
@@ -243,9 +250,11 @@ pub(crate) struct RealtimeMachine {
     side_requests: BTreeMap<CommandId, Duration>,
     /// Responses that are not part of the conversation.
     side_responses: BTreeMap<ResponseId, SideResponse>,
+    /// Side responses that have ended, the newest last, with their items.
+    ended_side_responses: VecDeque<(ResponseId, SideResponseKind, BTreeSet<ItemId>)>,
     newest_response: Option<ResponseId>,
-    /// Responses that have ended, the newest last.
-    ended_responses: VecDeque<ResponseId>,
+    /// Responses that have ended, the newest last, with their agents. Side responses have none.
+    ended_responses: VecDeque<(ResponseId, Option<AgentName>)>,
     calls: BTreeMap<CallId, RealtimeCall>,
     /// Ids of the calls in this session, by response and the provider's id.
     call_names: BTreeMap<(ResponseId, CallId), CallId>,
@@ -304,11 +313,14 @@ impl RealtimeMachine {
             in_flight_configuration: None,
             confirmed_configuration: None,
             has_expired_configuration: false,
+            is_configuration_kept: false,
+            deferred_edits: Vec::new(),
             pending_changes: VecDeque::new(),
             requesting_agents: VecDeque::new(),
             turns: BTreeMap::new(),
             side_requests: BTreeMap::new(),
             side_responses: BTreeMap::new(),
+            ended_side_responses: VecDeque::new(),
             newest_response: None,
             ended_responses: VecDeque::new(),
             calls: BTreeMap::new(),
@@ -398,24 +410,36 @@ impl RealtimeMachine {
     /// a reconnection.
     pub(crate) fn on_connected(&mut self, attempts: Option<u32>) {
         self.connection_state = ConnectionState::Connected;
-        self.connection_number += 1;
         self.reconnect_attempts = attempts;
+        if self.is_conversation_kept() {
+            return self.reattach_conversation();
+        }
+        self.connection_number += 1;
         self.wire_ids = WireIds::default();
         self.unconfirmed_items.clear();
         self.demand_rejected_outputs();
         self.establish_configuration();
-        for item in self.history.items().to_vec() {
-            // Speech without a transcript cannot be sent back.
-            if !item.is_sendable() {
-                continue;
-            }
-            let id = self.send_command(RealtimeCommandKind::CreateItem { item: item.clone(), after: None });
+        let items = match self.policy.conversation_lifetime {
+            ConversationLifetime::Connection => self.history.items().to_vec(),
+            ConversationLifetime::Call => self.adopt_conversation(),
+        };
+        for item in items {
+            self.send_item_again(item, None);
+        }
+    }
+
+    /// Sends an item of the history on a new connection. Speech without a transcript cannot be sent back.
+    fn send_item_again(&mut self, item: RealtimeItem, after: Option<ItemId>) {
+        if item.is_sendable() {
+            let id = self.send_command(RealtimeCommandKind::CreateItem { item: item.clone(), after });
             self.unconfirmed_items.insert(id, item.id);
         }
     }
 
     /// Handles the loss of the connection.
     pub(crate) fn on_disconnected(&mut self) {
+        let is_kept = self.is_conversation_kept();
+        self.is_configuration_kept = self.will_keep_configuration();
         self.connection_state = ConnectionState::Disconnected;
         self.user_speech = UserSpeech::default();
         self.configuration_state = ConfigurationState::Unconfirmed;
@@ -426,8 +450,12 @@ impl RealtimeMachine {
         let is_wanted = active
             .as_ref()
             .and_then(|active| self.turns.get(active))
-            .is_some_and(|turn| turn.is_wanted_after_loss());
-        if self.interrupt_playback(None) == 0 && active.is_some() {
+            .is_some_and(|turn| turn.is_wanted_after_loss() && !is_kept);
+        // A provider that keeps the conversation goes on speaking.
+        if is_kept {
+            self.unanswered_speech = None;
+            self.playback.mark_all_complete();
+        } else if self.interrupt_playback(None) == 0 && active.is_some() {
             self.report_heard_interruption(active.as_ref());
         }
         let open: Vec<ResponseId> =
@@ -454,6 +482,11 @@ impl RealtimeMachine {
 
     pub(crate) fn agent(&self) -> &AgentActivation {
         &self.current_agent.activation
+    }
+
+    /// Returns true if the model has acknowledged a configuration on this connection.
+    pub(crate) fn is_connection_acknowledged(&self) -> bool {
+        self.ready_result.is_some() && self.reconnect_attempts.is_none()
     }
 
     /// Returns the configuration of the current agent.
@@ -535,6 +568,8 @@ impl RealtimeMachine {
             }
             self.translate_command(&mut kind);
             self.pending_effects.push(SessionEffect::SendCommand(RealtimeCommand { id: id.clone(), kind }));
+        } else {
+            self.defer_edit(kind);
         }
         id
     }

@@ -28,7 +28,7 @@ impl RealtimeMachine {
                 self.on_response_ended(&response, status, usage, calls);
             }
             RealtimeModelEvent::AudioDelta { response, item, content_index, bytes } => {
-                self.on_audio(AudioChunk { response, item, content_index, bytes: bytes.into() });
+                self.on_audio(AudioChunk { response, item, content_index, position: 0, bytes: bytes.into() });
             }
             RealtimeModelEvent::AudioEnded { response, item, content_index } => {
                 self.on_audio_ended(&response, &item, content_index)
@@ -111,8 +111,11 @@ impl RealtimeMachine {
             // was accepted after all.
             RealtimeItemKind::Output { .. } => return self.on_item_confirmed(&item.id),
             RealtimeItemKind::Message { role: Role::Assistant, .. } => {
-                let response = item.response.as_ref().or(self.scheduler.active_response());
-                item.agent = Some(self.responding_agent(response).activation.name.clone());
+                let response = item.response.as_ref().or(self.scheduler.active_response()).cloned();
+                if !self.open_announced_item(response.as_ref(), &item) {
+                    return;
+                }
+                item.agent = Some(self.agent_name_of(response.as_ref()));
             }
             RealtimeItemKind::Message { role: Role::User, .. } => {
                 if self.history.get(&item.id).is_none() {

@@ -67,7 +67,7 @@ impl PlaybackTracker {
         Self { source, format, tracks: VecDeque::new(), drained_at: Duration::ZERO }
     }
 
-    /// Records received speech, which starts to play.
+    /// Records received speech, which starts to play, and returns its position in its content part.
     pub(crate) fn record_received(
         &mut self,
         now: Duration,
@@ -75,14 +75,16 @@ impl PlaybackTracker {
         item: &ItemId,
         content_index: u32,
         bytes: u64,
-    ) {
+    ) -> u64 {
         let place = self.begin_track(response, item, content_index);
         let track = &mut self.tracks[place];
+        let position = track.bytes;
         track.bytes += bytes;
         if track.truncated_at_ms.is_none() {
             let micros = bytes * 1000 / self.format.bytes_per_ms();
             self.drained_at = self.drained_at.max(now) + Duration::from_micros(micros);
         }
+        position
     }
 
     /// Records received speech that the application does not have yet: it is unheard until it is released.
@@ -136,6 +138,11 @@ impl PlaybackTracker {
         if let Some(place) = self.track_index(item, content_index) {
             self.tracks[place].is_complete = true;
         }
+    }
+
+    /// Records that the rest of all speech is not received, and is played all the same.
+    pub(crate) fn mark_all_complete(&mut self) {
+        self.tracks.iter_mut().for_each(|track| track.is_complete = true);
     }
 
     /// Records the position that the application reports.

@@ -28,7 +28,7 @@ pub(super) struct SideResponse {
 
 /// The reason why a response is not part of the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SideResponseKind {
+pub(super) enum SideResponseKind {
     /// It was requested outside the conversation.
     OutOfBand,
     /// It started while the model's configuration was not certain, and was cancelled at this time.
@@ -67,7 +67,8 @@ impl RealtimeMachine {
         requested_by: Option<&CommandId>,
         scope: ResponseScope,
     ) -> bool {
-        if self.side_responses.contains_key(response) {
+        let is_late = scope == ResponseScope::OutOfBand && self.is_response_ended(response);
+        if is_late || self.side_responses.contains_key(response) {
             return true;
         }
         let is_requested = requested_by.is_some_and(|by| self.side_requests.remove(by).is_some());
@@ -76,7 +77,8 @@ impl RealtimeMachine {
             ResponseScope::OutOfBand => SideResponseKind::OutOfBand,
             ResponseScope::InConversation
                 if !self.is_configuration_certain()
-                    && !self.ended_responses.contains(response)
+                    && !self.is_configuration_kept
+                    && !self.is_response_ended(response)
                     && !self.turns.contains_key(response) =>
             {
                 SideResponseKind::Unconfigured { cancelled_at: self.now }
@@ -132,7 +134,12 @@ impl RealtimeMachine {
     pub(super) fn take_side_event(&mut self, event: RealtimeModelEvent) -> Option<RealtimeModelEvent> {
         if let Some(response) = response_of(&event).cloned() {
             // The start event may be lost.
-            self.start_side_response(&response, None, ResponseScope::InConversation);
+            match self.lost_side_request(&response) {
+                Some(request) => {
+                    self.start_side_response(&response, Some(&request), ResponseScope::OutOfBand)
+                }
+                None => self.start_side_response(&response, None, ResponseScope::InConversation),
+            };
         }
         match &event {
             RealtimeModelEvent::OutputTextDelta { response, item, content_index, delta, .. } => {
@@ -156,18 +163,49 @@ impl RealtimeMachine {
                     let is_side = self.side_responses.values().any(|side| side.items.contains(&item.id));
                     return (!is_side).then_some(event);
                 };
-                let Some(side) = self.side_responses.get_mut(response) else { return Some(event) };
+                let Some(side) = self.side_responses.get_mut(response) else {
+                    return self.take_late_side_item(response, &item.id).then_some(event);
+                };
                 side.items.insert(item.id.clone());
             }
             RealtimeModelEvent::ResponseEnded { response, status, usage, .. } => {
                 let Some(side) = self.side_responses.remove(response) else { return Some(event) };
                 let (response, status, usage) = (response.clone(), status.clone(), *usage);
                 self.remember_ended_response(&response);
+                if self.ended_side_responses.len() >= MAX_SIDE_RESPONSES {
+                    self.ended_side_responses.pop_front();
+                }
+                self.ended_side_responses.push_back((response.clone(), side.kind, side.items.clone()));
                 self.end_side_response(response, side, status, usage);
             }
             _ => return Some(event),
         }
         None
+    }
+
+    /// Returns the request that an unknown response, whose start was lost, is taken for: the oldest one for a response outside
+    /// the conversation, if another response is active in the conversation, where there is one at a time, or if none is
+    /// expected there.
+    fn lost_side_request(&self, response: &ResponseId) -> Option<CommandId> {
+        let is_known = self.side_responses.contains_key(response)
+            || self.turns.contains_key(response)
+            || self.is_response_ended(response);
+        let is_expected = self.scheduler.open_request().is_some() || self.unanswered_speech.is_some();
+        if is_known || (is_expected && self.scheduler.active_response().is_none()) {
+            return None;
+        }
+        self.side_requests.iter().min_by_key(|(_, at)| **at).map(|(request, _)| request.clone())
+    }
+
+    /// Handles an item of a response whose side response may have ended: an item that comes late is not part of the history
+    /// either. Returns true if it was none.
+    fn take_late_side_item(&mut self, response: &ResponseId, item: &ItemId) -> bool {
+        let ended = self.ended_side_responses.iter_mut().find(|(known, _, _)| known == response);
+        let Some((_, kind, items)) = ended else { return true };
+        if items.insert(item.clone()) && matches!(kind, SideResponseKind::Unconfigured { .. }) {
+            self.send_command(RealtimeCommandKind::DeleteItem { item: item.clone() });
+        }
+        false
     }
 
     fn end_side_response(

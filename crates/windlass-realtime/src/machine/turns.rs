@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use windlass::core::id::AgentName;
 use windlass::core::item::Role;
 
 use super::calls::{CallPermission, CallingResponse};
 use super::{
-    AgentSetup, AudioRelease, GuardrailFollowUp, RealtimeMachine, RespondWhen, SessionEffect, ToolCallMode,
-    TranscriptCheck,
+    AgentSetup, AudioRelease, ConnectionState, GuardrailFollowUp, RealtimeMachine, RespondWhen,
+    SessionEffect, ToolCallMode, TranscriptCheck,
 };
 use crate::event::{AudioChunk, RealtimeEvent};
 use crate::history::{RealtimeContentPart, RealtimeItem, RealtimeItemKind, RealtimeItemStatus};
@@ -132,7 +133,7 @@ impl RealtimeMachine {
         if self.start_side_response(&response, requested_by, scope) {
             return;
         }
-        if self.turns.contains_key(&response) || self.ended_responses.contains(&response) {
+        if self.turns.contains_key(&response) || self.is_response_ended(&response) {
             // Output of the response arrived before its start event.
             if let Some(requested_by) = requested_by {
                 self.scheduler.on_requester_reported(requested_by);
@@ -188,7 +189,7 @@ impl RealtimeMachine {
 
     /// Starts the response if its start event was lost.
     pub(super) fn ensure_response_started(&mut self, response: &ResponseId) {
-        if !self.turns.contains_key(response) && !self.ended_responses.contains(response) {
+        if !self.turns.contains_key(response) && !self.is_response_ended(response) {
             self.on_response_started(response.clone(), None, ResponseScope::InConversation);
         }
     }
@@ -224,6 +225,18 @@ impl RealtimeMachine {
         if is_early && !is_cut && !turn.agent.has_guardrails && !turn.agent.has_ordered_tools {
             turn.calls_due_at.get_or_insert(self.now.saturating_add(CALL_WINDOW));
         }
+    }
+
+    /// Notes that an announced message is open until its response ends. Returns false for a new message without an open
+    /// response: the announcement came late, and nothing would ever end the message. Its text adds it, if there is one.
+    pub(super) fn open_announced_item(&mut self, response: Option<&ResponseId>, item: &RealtimeItem) -> bool {
+        if item.status != RealtimeItemStatus::InProgress || self.history.get(&item.id).is_some() {
+            return true;
+        }
+        let turn = response.and_then(|response| self.turns.get_mut(response));
+        let Some(turn) = turn.filter(|turn| turn.end.is_none()) else { return false };
+        turn.open_items.insert(item.id.clone());
+        true
     }
 
     /// Returns the time at which complete calls start.
@@ -271,7 +284,7 @@ impl RealtimeMachine {
         }
         if turn.is_suppressed {
             self.metrics.suppressed_output_chunks += 1;
-            let AudioChunk { response, item, content_index, bytes } = &chunk;
+            let AudioChunk { response, item, content_index, bytes, .. } = &chunk;
             let bytes = bytes.len() as u64;
             if self.playback.record_suppressed(response, item, *content_index, bytes) {
                 self.truncate_item(response, item, *content_index, 0);
@@ -285,9 +298,10 @@ impl RealtimeMachine {
     }
 
     fn play_chunk(&mut self, chunk: AudioChunk) {
-        let AudioChunk { response, item, content_index, bytes } = &chunk;
-        self.playback.record_received(self.now, response, item, *content_index, bytes.len() as u64);
-        self.emit_event(RealtimeEvent::Audio(chunk));
+        let AudioChunk { response, item, content_index, bytes, .. } = &chunk;
+        let length = bytes.len() as u64;
+        let position = self.playback.record_received(self.now, response, item, *content_index, length);
+        self.emit_event(RealtimeEvent::Audio(AudioChunk { position, ..chunk }));
     }
 
     pub(super) fn on_audio_ended(&mut self, response: &ResponseId, item: &ItemId, content_index: u32) {
@@ -478,6 +492,8 @@ impl RealtimeMachine {
             self.scheduler.record_complete_response();
         }
         let audio = self.playback.speech_duration(response);
+        // A provider that keeps the conversation completes the response while nobody is connected.
+        let goes_on = self.connection_state == ConnectionState::Disconnected && self.is_conversation_kept();
         let Some(turn) = self.turns.get_mut(response).filter(|turn| turn.end.is_none()) else {
             // The end event comes late, after the response was abandoned.
             return self.deny_unknown_calls(response, calls);
@@ -498,6 +514,7 @@ impl RealtimeMachine {
         turn.metrics.audio_duration = audio;
         turn.metrics.interruption_latency = turn.interrupted_at.map(|at| self.now.saturating_sub(at));
         let is_whole = status == ResponseStatus::Completed && !turn.is_tripped;
+        let is_tripped = turn.is_tripped;
         turn.end = Some(ResponseEnd { status, usage });
         self.remember_ended_response(response);
         let Some(turn) = self.turns.get_mut(response) else { return };
@@ -512,8 +529,11 @@ impl RealtimeMachine {
                 self.playback.mark_complete(&item, content_index);
             }
             self.truncate_transcript(response, &item, content_index);
-            let whole =
-                if is_whole { RealtimeItemStatus::Completed } else { RealtimeItemStatus::Interrupted };
+            let whole = if is_whole || (goes_on && !is_tripped) {
+                RealtimeItemStatus::Completed
+            } else {
+                RealtimeItemStatus::Interrupted
+            };
             let change = self.history.edit_item(&item, |known| {
                 if known.status == RealtimeItemStatus::InProgress {
                     known.status = whole;
@@ -522,10 +542,14 @@ impl RealtimeMachine {
             self.record_change(change);
         }
         // An item of which nothing came but its announcement ends here, too.
+        let unwritten = match goes_on && !is_tripped {
+            true => RealtimeItemStatus::Completed,
+            false => RealtimeItemStatus::Interrupted,
+        };
         for item in without_end {
             let change = self.history.edit_item(&item, |known| {
                 if known.status == RealtimeItemStatus::InProgress {
-                    known.status = RealtimeItemStatus::Interrupted;
+                    known.status = unwritten;
                 }
             });
             self.record_change(change);
@@ -538,7 +562,22 @@ impl RealtimeMachine {
         if self.ended_responses.len() == MAX_ENDED_RESPONSES {
             self.ended_responses.pop_front();
         }
-        self.ended_responses.push_back(response.clone());
+        let agent = self.turns.get(response).map(|turn| turn.agent.activation.name.clone());
+        self.ended_responses.push_back((response.clone(), agent));
+    }
+
+    /// Returns true if the response has ended.
+    pub(super) fn is_response_ended(&self, response: &ResponseId) -> bool {
+        self.ended_responses.iter().any(|(ended, _)| ended == response)
+    }
+
+    /// Returns the name of the agent of a response that is open or has ended; of the current agent if there is none.
+    pub(super) fn agent_name_of(&self, response: Option<&ResponseId>) -> AgentName {
+        let ended = self.ended_responses.iter().rev().find(|(ended, _)| Some(ended) == response);
+        match ended {
+            Some((_, Some(agent))) => agent.clone(),
+            _ => self.responding_agent(response).activation.name.clone(),
+        }
     }
 
     /// Gives an output to the calls of an ended response that the session does not know.

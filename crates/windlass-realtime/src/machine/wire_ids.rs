@@ -28,6 +28,18 @@ pub(super) struct WireIds {
     sent_items: BTreeSet<ItemId>,
 }
 
+impl WireIds {
+    /// Records items of an earlier process that the provider has.
+    pub(super) fn adopt_items<'a>(&mut self, items: impl Iterator<Item = &'a ItemId>) {
+        self.sent_items.extend(items.cloned());
+    }
+
+    /// Returns true if the provider created the item, or the session sent it.
+    pub(super) fn is_at_provider(&self, item: &ItemId) -> bool {
+        self.provider_items.contains(item) || self.sent_items.contains(item)
+    }
+}
+
 /// The newest item that the provider created with an id.
 #[derive(Clone, Debug)]
 struct NewestItem {
@@ -136,14 +148,15 @@ impl RealtimeMachine {
         }
         let is_taken = |name: &ResponseId| {
             self.turns.contains_key(name)
-                || self.ended_responses.contains(name)
+                || self.is_response_ended(name)
                 || self.calling_responses.contains(name)
         };
         let name = free_name(wire.as_str(), |name| is_taken(&ResponseId::from(name)));
         let name = ResponseId::from(name);
         if self.wire_ids.responses.len() >= MAX_RESPONSE_IDS {
-            let (turns, ended) = (&self.turns, &self.ended_responses);
-            self.wire_ids.responses.retain(|_, name| turns.contains_key(name) || ended.contains(name));
+            let turns = &self.turns;
+            let ended: BTreeSet<&ResponseId> = self.ended_responses.iter().map(|(ended, _)| ended).collect();
+            self.wire_ids.responses.retain(|_, name| turns.contains_key(name) || ended.contains(&*name));
         }
         self.wire_ids.responses.insert(wire.clone(), name.clone());
         name

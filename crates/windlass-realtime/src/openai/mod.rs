@@ -20,7 +20,7 @@ use tokio_tungstenite::tungstenite::http::{HeaderName, HeaderValue, Request, Uri
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use windlass_net::{NetworkDialer, StreamDialer, TransportError};
 
-use crate::model::{RealtimeConnection, RealtimeConnectionError, RealtimeModel};
+use crate::model::{ConversationLifetime, RealtimeConnection, RealtimeConnectionError, RealtimeModel};
 use crate::settings::SessionConfiguration;
 use crate::sync::clamp_duration;
 
@@ -90,9 +90,12 @@ impl OpenAiRealtime {
 
     /// Attaches to a call that exists already at the provider, such as a telephone call over SIP, in place of a new
     /// session. The model and the audio formats are those of the call; set formats only to change them.
+    ///
+    /// The provider keeps the conversation of the call: after a lost connection the session sends its configuration and
+    /// what the call does not have, and the caller hears the answer that was being played to its end.
     #[must_use]
     pub fn attach_call(mut self, call_id: impl Into<String>) -> Self {
-        (self.call_id, self.model) = (Some(call_id.into()), None);
+        self.call_id = Some(call_id.into());
         self
     }
 
@@ -110,7 +113,7 @@ impl OpenAiRealtime {
         self
     }
 
-    /// Sets the model's name.
+    /// Sets the model's name. A call has its own: see [`attach_call`](Self::attach_call).
     #[must_use]
     pub fn model(mut self, model: impl Into<String>) -> Self {
         self.model = Some(model.into());
@@ -150,8 +153,13 @@ impl OpenAiRealtime {
         self
     }
 
+    /// Returns the model of a new session; `None` for a call, which has its own.
+    fn session_model(&self) -> Option<&str> {
+        self.model.as_deref().filter(|_| self.call_id.is_none())
+    }
+
     async fn build_request(&self) -> Result<Request<()>, RealtimeConnectionError> {
-        let query = match (&self.call_id, &self.model) {
+        let query = match (&self.call_id, self.session_model()) {
             (Some(call), _) => Some(format!("call_id={}", escape_query_value(call))),
             (None, Some(model)) => Some(format!("model={}", escape_query_value(model))),
             (None, None) => None,
@@ -195,7 +203,14 @@ impl OpenAiRealtime {
 
 impl RealtimeModel for OpenAiRealtime {
     fn model_name(&self) -> Option<&str> {
-        self.model.as_deref()
+        self.session_model()
+    }
+
+    fn conversation_lifetime(&self) -> ConversationLifetime {
+        match self.call_id {
+            Some(_) => ConversationLifetime::Call,
+            None => ConversationLifetime::Connection,
+        }
     }
 
     fn connect<'a>(
@@ -212,7 +227,7 @@ impl RealtimeModel for OpenAiRealtime {
             let joined = tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await;
             let (socket, _) = joined.map_err(|error| socket::to_connect_error(&error))?;
             let settings = SocketSettings {
-                model: self.model.clone(),
+                model: self.session_model().map(str::to_owned),
                 ping_interval: self.ping_interval,
                 ping_timeout: self.ping_timeout,
                 has_raw_events: self.has_raw_events,

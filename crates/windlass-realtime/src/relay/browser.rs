@@ -1,13 +1,14 @@
 //! The relay of a browser: a microphone, a speaker, the transcript, and, if the application grants it, tool calls and
 //! their approvals.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::sync::Arc;
 
 use futures_util::{Sink, Stream};
 use serde_json::{Value, json};
 use windlass::core::decision::{Decision, DecisionScope};
+use windlass::core::id::{CallPath, RunId};
 
 use super::browser_messages::{
     BrowserDecision, BrowserEncoder, BrowserMessage, CallVisibility, encode_held_call, safe_line, safe_prose,
@@ -22,7 +23,7 @@ use crate::session::{RealtimeSession, SessionClosed, SessionRequestError};
 
 /// Number of tracks whose playback a browser can report; older ones have been heard long ago.
 const MAX_TRACKS: usize = 64;
-/// Number of displayed calls that a browser can decide.
+/// Number of displayed calls that a browser can decide; the oldest one is forgotten first.
 const MAX_DISPLAYED_CALLS: usize = 256;
 
 /// A function that writes the display of a held call.
@@ -114,7 +115,7 @@ impl BrowserRelay {
             encoder: BrowserEncoder::new(self.visibility),
             tracks: BTreeMap::new(),
             next_track: 1,
-            displayed: BTreeMap::new(),
+            displayed: VecDeque::new(),
         };
         let end = match connection.run().await {
             Ok(never) => match never {},
@@ -150,11 +151,21 @@ struct BrowserConnection<'a, S, C> {
     session: &'a RealtimeSession<C>,
     client: RelayClient<S>,
     encoder: BrowserEncoder,
-    /// The content parts with speech, by the number that binary messages begin with.
-    tracks: BTreeMap<u32, (ItemId, u32)>,
+    /// The pieces of speech, by the number that binary messages begin with.
+    tracks: BTreeMap<u32, SpeechTrack>,
     next_track: u32,
-    /// The displayed calls, by the digest of their display.
-    displayed: BTreeMap<String, HeldCall>,
+    /// The displayed calls with the digests of their displays, oldest first.
+    displayed: VecDeque<(String, HeldCall)>,
+}
+
+/// Speech of one content part without a gap. A content part has more than one if audio was dropped.
+struct SpeechTrack {
+    item: ItemId,
+    content_index: u32,
+    /// Position of the first byte in the content part. It is not zero for a client that connects in the middle of it.
+    start: u64,
+    /// Number of bytes sent.
+    sent: u64,
 }
 
 impl<S, E, C> BrowserConnection<'_, S, C>
@@ -204,7 +215,8 @@ where
         for held in self.session.held_calls().await.map_err(session_ended)? {
             self.display_call(held).await?;
         }
-        self.client.send_json(&json!({ "type": "live" })).await
+        let is_connected = self.session.is_connected();
+        self.client.send_json(&json!({ "type": "live", "is_connected": is_connected })).await
     }
 
     async fn on_event(&mut self, event: RealtimeEvent) -> Result<(), RelayEnd> {
@@ -222,6 +234,7 @@ where
             RealtimeEvent::CallHeld { run, pending } => {
                 self.display_call(HeldCall { run, pending: *pending }).await
             }
+            RealtimeEvent::CallReleased { run, call } => self.release_call(&run, &call).await,
             event => {
                 let is_closed = matches!(event, RealtimeEvent::Closed(_));
                 if let Some(value) = self.encoder.encode_event(&event) {
@@ -232,14 +245,23 @@ where
         }
     }
 
+    /// Returns the newest track of a content part.
     fn track_of(&self, item: &ItemId, content_index: u32) -> Option<u32> {
-        let is_it = |(_, known): &(&u32, &(ItemId, u32))| known.0 == *item && known.1 == content_index;
+        let is_it =
+            |(_, known): &(&u32, &SpeechTrack)| known.item == *item && known.content_index == content_index;
         self.tracks.iter().rev().find(is_it).map(|(track, _)| *track)
+    }
+
+    /// Returns the track that a chunk continues.
+    fn continued_track(&self, chunk: &AudioChunk) -> Option<u32> {
+        let number = self.track_of(&chunk.item, chunk.content_index)?;
+        let is_next = |track: &&SpeechTrack| track.start + track.sent == chunk.position;
+        self.tracks.get(&number).filter(is_next).map(|_| number)
     }
 
     /// Sends a chunk of speech: the number of its track, in four bytes, and the audio.
     async fn send_audio(&mut self, chunk: &AudioChunk) -> Result<(), RelayEnd> {
-        let track = match self.track_of(&chunk.item, chunk.content_index) {
+        let track = match self.continued_track(chunk) {
             Some(track) => track,
             None => {
                 let track = self.next_track;
@@ -247,12 +269,17 @@ where
                 if self.tracks.len() >= MAX_TRACKS {
                     self.tracks.pop_first();
                 }
-                self.tracks.insert(track, (chunk.item.clone(), chunk.content_index));
+                let (item, content_index) = (chunk.item.clone(), chunk.content_index);
+                let begun = SpeechTrack { item, content_index, start: chunk.position, sent: 0 };
+                self.tracks.insert(track, begun);
                 let item = safe_line(chunk.item.as_str());
                 self.client.send_json(&json!({ "type": "track", "track": track, "item": item })).await?;
                 track
             }
         };
+        if let Some(known) = self.tracks.get_mut(&track) {
+            known.sent += chunk.bytes.len() as u64;
+        }
         let mut message = Vec::with_capacity(4 + chunk.bytes.len());
         message.extend_from_slice(&track.to_le_bytes());
         message.extend_from_slice(&chunk.bytes);
@@ -267,11 +294,27 @@ where
         let (display, _) = self.write_display(&held).await;
         let can_decide = self.relay.decided_by.is_some();
         let value = encode_held_call(held.run.as_str(), &held.pending, &display, can_decide);
+        let digest = display.digest.to_string();
+        self.forget_displayed(&digest);
         if self.displayed.len() >= MAX_DISPLAYED_CALLS {
-            self.displayed.pop_first();
+            self.displayed.pop_front();
         }
-        self.displayed.insert(display.digest.to_string(), held);
+        self.displayed.push_back((digest, held));
         self.client.send_json(&value).await
+    }
+
+    fn forget_displayed(&mut self, digest: &str) {
+        self.displayed.retain(|(known, _)| known != digest);
+    }
+
+    /// Tells the client that a held call no longer waits for a decision.
+    async fn release_call(&mut self, run: &RunId, call: &CallPath) -> Result<(), RelayEnd> {
+        if self.relay.visibility == CallVisibility::Hidden {
+            return Ok(());
+        }
+        self.displayed.retain(|(_, held)| held.run != *run || held.pending.path != *call);
+        let (run, path) = (safe_line(run.as_str()), safe_line(&call.to_string()));
+        self.client.send_json(&json!({ "type": "call_released", "run": run, "path": path })).await
     }
 
     /// Returns the display of a call with what its tool saw, and whether that could be read.
@@ -302,8 +345,9 @@ where
             BrowserMessage::Text { text } if text.trim().is_empty() => Ok(()),
             BrowserMessage::Text { text } => session.send_text(text).await.map(|_| ()).map_err(session_ended),
             BrowserMessage::Played { track, bytes } => match self.tracks.get(&track) {
-                Some((item, content_index)) => {
-                    session.report_played_bytes(item, *content_index, bytes).await.map_err(session_ended)
+                Some(SpeechTrack { item, content_index, start, .. }) => {
+                    let position = start.saturating_add(bytes);
+                    session.report_played_bytes(item, *content_index, position).await.map_err(session_ended)
                 }
                 None => Ok(()),
             },
@@ -330,7 +374,8 @@ where
         let Some(person) = self.relay.decided_by.clone() else {
             return self.refuse("decisions are not accepted here").await;
         };
-        let Some(held) = self.displayed.get(digest).cloned() else {
+        let displayed = self.displayed.iter().rfind(|(known, _)| known == digest);
+        let Some(held) = displayed.map(|(_, held)| held.clone()) else {
             return self.refuse("no displayed call has this digest").await;
         };
         let (display, evidence) = self.write_display(&held).await;
@@ -338,7 +383,7 @@ where
             return self.refuse(EVIDENCE_UNREADABLE).await;
         }
         if display.digest.to_string() != digest {
-            self.displayed.remove(digest);
+            self.forget_displayed(digest);
             self.display_call(held).await?;
             return self.refuse("the effect of the call has changed; it is displayed anew").await;
         }
@@ -353,7 +398,7 @@ where
             .await;
         match decided {
             Ok(()) => {
-                self.displayed.remove(digest);
+                self.forget_displayed(digest);
                 let value: Value = json!({ "type": "decided", "digest": digest, "by": safe_line(&person) });
                 self.client.send_json(&value).await
             }

@@ -220,8 +220,6 @@ where
 struct OpenMarks {
     count: u64,
     open: VecDeque<MarkedSpeech>,
-    /// The bytes sent of the newest content part.
-    sent: Option<(ItemId, u32, u64)>,
 }
 
 /// The speech up to a mark.
@@ -230,19 +228,14 @@ struct MarkedSpeech {
     name: String,
     item: ItemId,
     content_index: u32,
-    /// Number of bytes up to the mark, in the session's format.
+    /// Position of the mark in the content part, in bytes of the session's format.
     bytes: u64,
 }
 
 impl OpenMarks {
     /// Adds the mark after a chunk of speech, and returns its name.
     fn push(&mut self, chunk: &AudioChunk) -> String {
-        let before = match &self.sent {
-            Some((item, index, bytes)) if *item == chunk.item && *index == chunk.content_index => *bytes,
-            _ => 0,
-        };
-        let bytes = before + chunk.bytes.len() as u64;
-        self.sent = Some((chunk.item.clone(), chunk.content_index, bytes));
+        let bytes = chunk.position + chunk.bytes.len() as u64;
         self.count += 1;
         let name = format!("windlass-{}", self.count);
         if self.open.len() >= MAX_OPEN_MARKS {

@@ -438,6 +438,14 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     }
 
     pub(super) fn emit_event(&self, event: RealtimeEvent) {
+        let is_connected = &self.channels.shared.is_connected;
+        match event {
+            RealtimeEvent::Connected | RealtimeEvent::Reconnected { .. } => {
+                is_connected.store(true, Ordering::Relaxed)
+            }
+            RealtimeEvent::Disconnected { .. } => is_connected.store(false, Ordering::Relaxed),
+            _ => {}
+        }
         self.channels.shared.fanout.publish(&self.redact_event(event));
     }
 

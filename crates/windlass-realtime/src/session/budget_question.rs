@@ -91,7 +91,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
 
     /// Ends the question about a budget with the granted amount; the reason is logged if it is 0.
     pub(super) fn end_budget_question(&mut self, run: &RunId, amount: u64, reason: &str) {
-        self.runs.remove(run);
+        self.remove_run(run);
         self.budget_question = None;
         if amount == 0 {
             tracing::info!(%run, reason, "the session ends, because its budget is reached");

@@ -56,12 +56,15 @@ pub enum GuardrailFailurePolicy {
 }
 
 /// The retry policy for a lost connection, with exponential backoff. Attempts count within a window of time, whatever
-/// succeeded in between: a connection that is established and lost again and again ends the session too.
+/// succeeded in between: a connection that is established and lost again and again ends the session too. Attempts in a
+/// row without a configuration that the model acknowledged count however long they take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReconnectPolicy {
-    /// Maximum number of connection attempts within the window; with zero, the session ends at the first loss.
+    /// Maximum number of connection attempts within the window, and in a row without an acknowledged configuration; with
+    /// zero, the session ends at the first loss.
     pub max_attempts: u32,
-    /// The window in which attempts count.
+    /// The window in which attempts count. A window shorter than the delays of all attempts and one second is extended to
+    /// that, because attempts would leave it before they reach the maximum.
     pub window: Duration,
     /// Delay before the first attempt; it doubles with each further attempt within the window.
     pub initial_delay: Duration,
@@ -79,6 +82,26 @@ impl Default for ReconnectPolicy {
         }
     }
 }
+
+impl ReconnectPolicy {
+    /// Returns the delay before the next attempt, after this number of attempts.
+    pub(super) fn delay_after(&self, attempts: u32) -> Duration {
+        self.initial_delay.saturating_mul(1 << attempts.min(MAX_DOUBLINGS)).min(self.max_delay)
+    }
+
+    /// Returns the window in which attempts count: it holds at least the delays of all attempts, and a second for their
+    /// connections.
+    pub(super) fn effective_window(&self) -> Duration {
+        let doubling = self.max_attempts.min(MAX_DOUBLINGS);
+        let longest = self.delay_after(MAX_DOUBLINGS).saturating_mul(self.max_attempts - doubling);
+        let delays =
+            (0..doubling).fold(longest, |sum, attempt| sum.saturating_add(self.delay_after(attempt)));
+        self.window.max(delays.saturating_add(Duration::from_secs(1)))
+    }
+}
+
+/// Number of times that the delay before an attempt doubles.
+const MAX_DOUBLINGS: u32 = 16;
 
 /// An error from starting a session. All resources of the session have been released.
 #[derive(Debug, thiserror::Error)]
@@ -400,6 +423,7 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
             .await
             .map_err(|_| SessionStartError::ResolveTimeout(timeout))??;
         check_agent_tools(&*self.model, &resolved)?;
+        self.policy.conversation_lifetime = self.model.conversation_lifetime();
         self.policy.spending.model = self.model.model_name().map(str::to_owned);
         let agent = agent_setup(0, &resolved, &self.settings, &self.config);
         let connection = connect_with_timeout(&*self.model, &agent.configuration, timeout).await?;
@@ -428,6 +452,7 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
             fanout: EventFanout::new(self.event_buffer),
             close_token: CancellationToken::new(),
             is_detaching: Default::default(),
+            is_connected: Default::default(),
             dropped_input: Default::default(),
             input_format: self.settings.input_format(),
             output_format: self.settings.output_format(),

@@ -247,9 +247,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             RunNotice::DecisionsPosted { run, decisions: posted } => self.on_decisions_posted(&run, posted),
             RunNotice::DecisionPosted(post) => self.on_decision_posted(*post),
             RunNotice::NestedCallAdvanced { run, call } => {
-                if let Some(live) = self.runs.get_mut(&run) {
-                    live.questions.mark_answered(&call);
-                }
+                self.release_call(&run, &call);
             }
             RunNotice::PausedRunAdvanced { run, record_count } => {
                 self.on_paused_run_advanced(&run, record_count)
@@ -259,9 +257,11 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     }
 
     fn on_run_event(&mut self, run: &RunId, kind: RunEventKind) {
-        let Some(live) = self.runs.get_mut(run) else { return };
+        if !self.runs.contains_key(run) {
+            return;
+        }
         if let RunEventKind::CallStarted { call, .. } | RunEventKind::CallSettled { call, .. } = &kind {
-            live.questions.mark_answered(&call.clone().into());
+            self.release_call(run, &call.clone().into());
         }
         if self.is_budget_question(run) && !matches!(kind, RunEventKind::CallHeld(_)) {
             return;
@@ -311,7 +311,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             Ok(RunResult::Finished(finished)) => {
                 let items = finished.record.run_items();
                 self.record_standing_decisions(run, &finished.record);
-                let Some(live) = self.runs.remove(run) else { return };
+                let Some(live) = self.remove_run(run) else { return };
                 self.machine.advance_to(now).on_outputs(run, call_outputs(&items), CallBatchStatus::Finished);
                 let handoff = items.iter().find_map(|produced| match &*produced.item {
                     Item::Handoff(handoff) => Some(handoff.clone()),
@@ -363,7 +363,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     /// Completes the calls of a run that ended without executing all of them, and returns the run.
     fn end_broken_run(&mut self, run: &RunId, record: &RunRecord, message: String) -> Option<CallBatchRun> {
         self.record_standing_decisions(run, record);
-        let live = self.runs.remove(run)?;
+        let live = self.remove_run(run)?;
         let mut given = call_outputs(&record.run_items());
         for call in &live.calls {
             if !given.iter().any(|(known, _)| known == call) {
@@ -379,7 +379,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
 
     /// Completes the calls of a run whose results cannot be known.
     pub(super) fn fail_run(&mut self, run: &RunId, message: String) {
-        let Some(live) = self.runs.remove(run) else { return };
+        let Some(live) = self.remove_run(run) else { return };
         self.fail_calls(run, &live.response, live.calls, message);
     }
 

@@ -22,17 +22,31 @@ pub(super) type ReconnectResult = Result<(RealtimeConnection, u32), RealtimeConn
 /// A future that resolves to the result of a reconnection.
 pub(super) type ReconnectFuture = BoxFuture<'static, (ReconnectResult, ReconnectHistory)>;
 
-/// The times of connection attempts, newest last. Invariant: attempts count within a window, whatever succeeded in
-/// between.
+/// The connection attempts, newest last. Invariant: attempts count within a window, whatever succeeded in between, and
+/// those since the last acknowledged configuration count however long ago they were.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReconnectHistory {
     attempts: VecDeque<Instant>,
+    /// Number of attempts, the newest ones, since the last acknowledged configuration.
+    unacknowledged: usize,
 }
 
 impl ReconnectHistory {
-    /// Forgets the attempts outside the window, and returns the number of the others.
-    fn count_recent(&mut self, now: Instant, window: Duration) -> u32 {
-        while self.attempts.front().is_some_and(|at| now.saturating_duration_since(*at) >= window) {
+    fn record_attempt(&mut self, now: Instant) {
+        self.attempts.push_back(now);
+        self.unacknowledged += 1;
+    }
+
+    /// Records that the model acknowledged a configuration on the newest connection.
+    fn record_acknowledged(&mut self) {
+        self.unacknowledged = 0;
+    }
+
+    /// Forgets the attempts that no longer count, and returns the number of the others.
+    fn count_attempts(&mut self, now: Instant, window: Duration) -> u32 {
+        while self.attempts.len() > self.unacknowledged
+            && self.attempts.front().is_some_and(|at| now.saturating_duration_since(*at) >= window)
+        {
             self.attempts.pop_front();
         }
         u32::try_from(self.attempts.len()).unwrap_or(u32::MAX)
@@ -74,6 +88,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         }
         self.outbox = None;
         self.model_events = None;
+        if self.machine.is_connection_acknowledged() {
+            self.reconnect_history.record_acknowledged();
+        }
         let now = self.elapsed();
         self.machine.advance_to(now).on_disconnected();
         let policy = self.config.reconnect_policy;
@@ -92,20 +109,20 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         let (model, timeout) = (self.context.model.clone(), self.config.ready_timeout);
         let configuration = self.machine.configuration();
         let mut history = std::mem::take(&mut self.reconnect_history);
+        let window = policy.effective_window();
         let reconnect = async move {
             let mut last_error = lost;
             let mut attempt = 0;
             loop {
-                let recent = history.count_recent(Instant::now(), policy.window);
-                if recent >= policy.max_attempts {
+                let count = history.count_attempts(Instant::now(), window);
+                if count >= policy.max_attempts {
                     let RealtimeConnectionError { message, retryability } = last_error;
-                    let message = format!("{message} (attempts within {:?}: {recent})", policy.window);
+                    let message = format!("{message} (connection attempts: {count})");
                     return (Err(RealtimeConnectionError { message, retryability }), history);
                 }
-                let wait = policy.initial_delay.saturating_mul(1 << recent.min(16)).min(policy.max_delay);
-                tokio::time::sleep(wait).await;
+                tokio::time::sleep(policy.delay_after(count)).await;
                 attempt += 1;
-                history.attempts.push_back(Instant::now());
+                history.record_attempt(Instant::now());
                 match connect_with_timeout(&*model, &configuration, timeout).await {
                     Ok(connection) => return (Ok((connection, attempt)), history),
                     Err(error) if error.retryability == Retryability::Permanent => {

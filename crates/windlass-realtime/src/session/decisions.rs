@@ -1,7 +1,7 @@
 //! Questions to a person (human in the loop) and their decisions: made through this session, standing for a
 //! tool, or posted to the store by another process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use windlass::store::{
 };
 
 use super::actor::SessionActor;
-use super::call_runs::RunNotice;
+use super::call_runs::{CallBatchRun, RunNotice};
 use super::handle::SessionRequestError;
 use super::requests::DisplayedCall;
 use crate::event::{HeldCall, RealtimeEvent};
@@ -56,6 +56,8 @@ pub(super) struct RunQuestions {
 struct HumanQuestion {
     pending: PendingCall,
     state: HumanQuestionState,
+    /// True if the call has gone on, which is reported once.
+    is_released: bool,
     /// True if the decision is taken, so that it cannot be corrected any more.
     is_decision_taken: bool,
 }
@@ -88,12 +90,22 @@ impl RunQuestions {
         open.map(|question| &question.pending)
     }
 
-    /// Marks the questions about a call as answered: it has started or has its output.
-    pub(super) fn mark_answered(&mut self, call: &CallPath) {
+    /// Marks the questions about a call as answered: it has started or has its output. Returns true if the call was held
+    /// until now.
+    fn mark_answered(&mut self, call: &CallPath) -> bool {
+        let mut was_held = false;
         for question in self.questions.values_mut().filter(|question| question.pending.path == *call) {
             question.state = HumanQuestionState::Answered;
+            was_held |= !std::mem::replace(&mut question.is_released, true);
         }
         self.stop_watching_if_idle();
+        was_held
+    }
+
+    /// Returns the calls that are held.
+    fn held_calls(&self) -> BTreeSet<CallPath> {
+        let held = self.questions.values().filter(|question| !question.is_released);
+        held.map(|question| question.pending.path.clone()).collect()
     }
 
     /// Stops polling the store when no question is open.
@@ -293,6 +305,22 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         }
     }
 
+    /// Handles a call that goes on: it has started or has its output.
+    pub(super) fn release_call(&mut self, run: &RunId, call: &CallPath) {
+        if self.runs.get_mut(run).is_some_and(|live| live.questions.mark_answered(call)) {
+            self.emit_event(RealtimeEvent::CallReleased { run: run.clone(), call: call.clone() });
+        }
+    }
+
+    /// Removes a run that has ended. Its held calls no longer wait.
+    pub(super) fn remove_run(&mut self, run: &RunId) -> Option<CallBatchRun> {
+        let live = self.runs.remove(run)?;
+        for call in live.questions.held_calls() {
+            self.emit_event(RealtimeEvent::CallReleased { run: run.clone(), call });
+        }
+        Some(live)
+    }
+
     /// Returns the decision on a question of a run that has paused. One about the call itself precedes a standing one.
     fn prior_decision(&mut self, run: &RunId, pending: &PendingCall) -> PriorDecision {
         let standing = self.standing_decision_for(pending);
@@ -354,6 +382,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         let question = HumanQuestion {
             pending: pending.clone(),
             state: HumanQuestionState::Open,
+            is_released: false,
             is_decision_taken: false,
         };
         live.questions.questions.insert(key, question);

@@ -44,6 +44,8 @@ pub(super) struct SharedSession {
     pub(super) close_token: CancellationToken,
     /// True if the session ends here only to be resumed.
     pub(super) is_detaching: AtomicBool,
+    /// True if the model has the configuration on an open connection, as the events say.
+    pub(super) is_connected: AtomicBool,
     pub(super) dropped_input: AtomicU64,
     pub(super) input_format: AudioFormat,
     pub(super) output_format: AudioFormat,
@@ -418,6 +420,13 @@ impl<C: Send + Sync + 'static> RealtimeSession<C> {
             // The actor was dropped without a report: its runtime was shut down.
             Err(_) => Arc::default(),
         }
+    }
+
+    /// Returns true if the session is connected to its model: false from
+    /// [`RealtimeEvent::Disconnected`](crate::RealtimeEvent::Disconnected) to
+    /// [`RealtimeEvent::Reconnected`](crate::RealtimeEvent::Reconnected), and after the end.
+    pub fn is_connected(&self) -> bool {
+        self.shared.is_connected.load(Ordering::Relaxed) && !self.is_closed()
     }
 
     /// Returns true if the session has ended.

@@ -130,7 +130,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 self.start_run(run, number, response, ids, builder, Some(recovery));
             }
             Err(message) => {
-                self.runs.remove(&run);
+                self.remove_run(&run);
                 self.fail_calls(&run, &response, call_ids(&calls), message);
             }
         }
@@ -147,7 +147,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         let message = "the secret arguments of a call are not in the journal".to_owned();
         let ids = call_ids(lost);
         if others.is_empty() {
-            self.runs.remove(run);
+            self.remove_run(run);
             return self.fail_calls_with(run, response, ids, message, SECRETS_NOT_KEPT_TEXT);
         }
         let response = response.clone();

@@ -88,6 +88,17 @@ impl LoopbackConversation {
         conversation
     }
 
+    /// Returns the conversation for a new connection. The events that were due meanwhile had no reader.
+    pub(super) fn reattached(mut self, now: Instant) -> Self {
+        self.advance(now);
+        for event in self.take_outgoing() {
+            self.record_sent_item(&event);
+        }
+        let session = self.session.clone();
+        self.queue_event("session.created", json!({ "session": session }));
+        self
+    }
+
     /// Returns the events to send now.
     pub(super) fn take_outgoing(&mut self) -> Vec<Value> {
         std::mem::take(&mut self.outgoing_events)
@@ -98,8 +109,9 @@ impl LoopbackConversation {
         self.active_reply.as_ref().filter(|answer| !answer.is_stalled).map(|answer| answer.due_at)
     }
 
-    pub(super) fn is_responding(&self) -> bool {
-        self.active_reply.is_some()
+    /// Returns the id of the response in progress.
+    pub(super) fn active_response(&self) -> Option<&str> {
+        self.active_reply.as_ref().map(|answer| answer.id.as_str())
     }
 
     fn next_id(&mut self, kind: &str) -> String {

@@ -7,8 +7,8 @@ use serde_json::json;
 use super::fault::{FaultTrigger, WireFault};
 use super::server::LoopbackServer;
 
-/// The faults of a server, drawn from a seed: loops, refusals, late, lost and repeated acknowledgements, restarting ids,
-/// floods, half-closes, speech that never ends, errors without ids, and closes at every event.
+/// The faults of a server, drawn from a seed: loops, refusals, late, lost and repeated acknowledgements, and some that
+/// never come, restarting ids, floods, half-closes, speech that never ends, errors without ids, and closes at every event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Misbehaviour {
     /// The seed.
@@ -67,7 +67,7 @@ impl Misbehaviour {
             "type": "server_error", "code": "server_error", "message": "something went wrong", "param": null,
             "event_id": null,
         } });
-        match draw.below(13) {
+        match draw.below(15) {
             0 => WireFault::drop_connection(FaultTrigger::on_receive("response.create")).repeated(),
             1 => WireFault::reject_event(received, "invalid_value"),
             2 => WireFault::reject_anonymously(received, "invalid_value"),
@@ -86,6 +86,12 @@ impl Misbehaviour {
                     1 => WireFault::delay_event(FaultTrigger::on_send(sent), late),
                     _ => WireFault::duplicate_event(FaultTrigger::on_send(sent)),
                 }
+            }
+            // Acknowledgements that never come, and items or requests whose acknowledgements come very late.
+            12 => WireFault::drop_event(FaultTrigger::on_send("session.updated")).repeated(),
+            13 => {
+                self.hides_responses |= RESPONSE_EVENTS.contains(&sent);
+                WireFault::delay_event(FaultTrigger::on_send(sent), late + Duration::from_secs(15))
             }
             _ => {
                 let code = *draw.pick(&CLOSE_CODES);

@@ -16,7 +16,7 @@ mod server;
 mod speech;
 
 pub use fault::{FaultTrigger, WireFault};
-pub use invariants::find_wire_violations;
+pub use invariants::{count_unacknowledged_connections, find_wire_violations};
 pub use misbehaviour::Misbehaviour;
 pub use reply::{ConversationView, LoopbackReply, LoopbackReplyPart, ReplyFunction};
 pub use server::{LoopbackServer, WireRecord, WireSender};

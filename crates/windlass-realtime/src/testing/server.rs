@@ -38,9 +38,13 @@ struct LoopbackState {
     behaviour: Mutex<LoopbackBehaviour>,
     faults: Mutex<Vec<WireFault>>,
     connections_to_refuse: AtomicU64,
+    connections_to_stall: AtomicU64,
+    stalled_count: AtomicU64,
     connection_count: AtomicU64,
     is_recording_disabled: AtomicBool,
     wire_log: Mutex<Vec<WireRecord>>,
+    /// The conversation of the last connection, if conversations are kept.
+    kept_conversation: Mutex<Option<LoopbackConversation>>,
     /// Number of times all connections were dropped.
     disconnect_count: watch::Sender<u64>,
     /// Number of times all connections were frozen.
@@ -53,6 +57,7 @@ pub(super) struct LoopbackBehaviour {
     pub(super) respond: ReplyFunction,
     pub(super) transcribe: SpeechTranscriber,
     pub(super) has_restarting_ids: bool,
+    pub(super) is_conversation_kept: bool,
 }
 
 /// A record of an event on the wire.
@@ -64,8 +69,17 @@ pub struct WireRecord {
     pub sender: WireSender,
     /// The event.
     pub event: Value,
-    /// True if a response was in progress at the time.
-    pub is_responding: bool,
+    /// The id of the response that was in progress before the event.
+    pub active_response: Option<String>,
+    /// The time.
+    pub at: Instant,
+}
+
+impl WireRecord {
+    /// Returns true if a response was in progress before the event.
+    pub fn is_responding(&self) -> bool {
+        self.active_response.is_some()
+    }
 }
 
 /// The sender of an event.
@@ -103,16 +117,23 @@ impl LoopbackServer {
     ) -> Self {
         let transcribe: SpeechTranscriber =
             Arc::new(|samples: &[i16]| format!("{} ms of speech", samples.len() / 24));
-        let behaviour =
-            LoopbackBehaviour { respond: Arc::new(respond), transcribe, has_restarting_ids: false };
+        let behaviour = LoopbackBehaviour {
+            respond: Arc::new(respond),
+            transcribe,
+            has_restarting_ids: false,
+            is_conversation_kept: false,
+        };
         Self {
             shared: Arc::new(LoopbackState {
                 behaviour: Mutex::new(behaviour),
                 faults: Mutex::default(),
                 connections_to_refuse: AtomicU64::new(0),
+                connections_to_stall: AtomicU64::new(0),
+                stalled_count: AtomicU64::new(0),
                 connection_count: AtomicU64::new(0),
                 is_recording_disabled: AtomicBool::new(false),
                 wire_log: Mutex::default(),
+                kept_conversation: Mutex::default(),
                 disconnect_count: watch::Sender::new(0),
                 freeze_count: watch::Sender::new(0),
             }),
@@ -133,6 +154,14 @@ impl LoopbackServer {
         self
     }
 
+    /// Keeps the conversation of a lost connection, and goes on with it, as a provider does with that of a telephone call.
+    /// The next connection attaches to it.
+    #[must_use]
+    pub fn with_kept_conversation(self) -> Self {
+        lock(&self.shared.behaviour).is_conversation_kept = true;
+        self
+    }
+
     /// Removes all faults.
     pub fn clear_faults(&self) {
         lock(&self.shared.faults).clear();
@@ -146,6 +175,16 @@ impl LoopbackServer {
     /// Refuses the next `count` connections.
     pub fn refuse_connections(&self, count: u64) {
         self.shared.connections_to_refuse.store(count, Ordering::Relaxed);
+    }
+
+    /// Leaves the next `count` connection attempts without an answer, as a network that drops every packet does.
+    pub fn stall_connections(&self, count: u64) {
+        self.shared.connections_to_stall.store(count, Ordering::Relaxed);
+    }
+
+    /// Returns the number of connection attempts that had no answer.
+    pub fn stalled_count(&self) -> u64 {
+        self.shared.stalled_count.load(Ordering::Relaxed)
     }
 
     /// Drops every open connection without a close frame.
@@ -226,9 +265,16 @@ impl LoopbackServer {
             disconnects,
             freezes,
         };
-        let mut conversation = LoopbackConversation::new(behaviour, connection);
-        // The conversation ends with its connection, in any case.
+        let is_kept = behaviour.is_conversation_kept;
+        let kept = lock(&link.server.shared.kept_conversation).take();
+        let mut conversation = match kept {
+            Some(kept) => kept.reattached(Instant::now()),
+            None => LoopbackConversation::new(behaviour, connection),
+        };
         let _ = link.run_conversation(&mut conversation).await;
+        if is_kept {
+            *lock(&link.server.shared.kept_conversation) = Some(conversation);
+        }
     }
 }
 
@@ -239,6 +285,12 @@ impl StreamDialer for LoopbackServer {
             self.shared.connections_to_refuse.store(left - 1, Ordering::Relaxed);
             let refused = TransportError::Unreachable("the server refuses connections".to_owned());
             return std::future::ready(Err(refused)).boxed();
+        }
+        let left = self.shared.connections_to_stall.load(Ordering::Relaxed);
+        if left > 0 {
+            self.shared.connections_to_stall.store(left - 1, Ordering::Relaxed);
+            self.shared.stalled_count.fetch_add(1, Ordering::Relaxed);
+            return std::future::pending().boxed();
         }
         let (client, server) = tokio::io::duplex(256 * 1024);
         tokio::spawn(self.clone().serve_connection(server));
@@ -318,7 +370,8 @@ impl<S: ByteStream> LoopbackConnection<S> {
                 connection: self.connection,
                 sender,
                 event: event.clone(),
-                is_responding: conversation.is_responding(),
+                active_response: conversation.active_response().map(str::to_owned),
+                at: Instant::now(),
             });
         }
     }

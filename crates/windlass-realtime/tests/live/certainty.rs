@@ -217,7 +217,7 @@ async fn speak(session: &RealtimeSession) {
 /// A session whose user speaks while the change to the second agent is in flight. The server has the second agent's
 /// configuration then, answers by itself, and calls a tool that both agents have.
 async fn speak_during_change(
-    fault: WireFault,
+    faults: Vec<WireFault>,
     is_start_lost: bool,
 ) -> (Result<(), SessionRequestError>, Vec<RealtimeEvent>, u32, LoopbackServer) {
     let server = LoopbackServer::with_reply_function(|said| {
@@ -237,7 +237,7 @@ async fn speak_during_change(
     let agent = |name: &str| named_agent(name).tools(counting_tool("look", &runs));
     let builder = RealtimeSessionBuilder::new(agent("first"), server.client_model()).settings(settings);
     let (session, mut events) = start_session(builder).await;
-    server.inject_fault(fault);
+    faults.into_iter().for_each(|fault| server.inject_fault(fault));
     if is_start_lost {
         server.inject_fault(WireFault::drop_event(FaultTrigger::on_send("response.created")));
     }
@@ -272,7 +272,7 @@ fn turn_agents(events: &[RealtimeEvent]) -> Vec<&str> {
 async fn an_answer_with_an_unconfirmed_configuration_is_nobodys() {
     for is_start_lost in [false, true] {
         let lost = WireFault::drop_event(FaultTrigger::on_send("session.updated"));
-        let (changed, seen, runs, server) = speak_during_change(lost, is_start_lost).await;
+        let (changed, seen, runs, server) = speak_during_change(vec![lost], is_start_lost).await;
         assert!(matches!(changed, Err(SessionRequestError::AgentChange { .. })), "{changed:?}");
         let is_cut = |event: &RealtimeEvent| {
             matches!(event, RealtimeEvent::Error(RealtimeError::ResponseUnconfigured { .. }))
@@ -284,12 +284,36 @@ async fn an_answer_with_an_unconfirmed_configuration_is_nobodys() {
     }
 }
 
+/// An item of such an answer that comes after its end is nobody's either, and the provider does not keep it.
+#[tokio::test(start_paused = true)]
+async fn a_late_item_of_an_answer_that_is_nobodys_is_deleted() {
+    let lost = WireFault::drop_event(FaultTrigger::on_send("session.updated"));
+    let late = |kind: &str| WireFault::delay_event(FaultTrigger::on_send(kind), Duration::from_secs(30));
+    let faults = vec![lost, late("response.output_item.added"), late("response.output_item.done")];
+    let (_, seen, _, server) = speak_during_change(faults, false).await;
+    let is_cut = |event: &RealtimeEvent| {
+        matches!(event, RealtimeEvent::Error(RealtimeError::ResponseUnconfigured { .. }))
+    };
+    assert!(seen.iter().any(is_cut), "{:?}", event_names(&seen));
+    let log = server.wire_log();
+    let answer = log.iter().find(|seen| seen.event["type"] == "response.created").expect("it answers");
+    let response = &answer.event["response"]["id"];
+    let items = log.iter().filter(|seen| {
+        seen.event["type"] == "response.output_item.added" && seen.event["response_id"] == *response
+    });
+    let deleted = server.client_events(Some("conversation.item.delete"));
+    for item in items {
+        let id = &item.event["item"]["id"];
+        assert_eq!(deleted.iter().filter(|event| event["item_id"] == *id).count(), 1, "{id}");
+    }
+}
+
 /// The acknowledgement of a change is late, and the server answers before it: the user gets one answer, of the agent
 /// that was confirmed, and the call runs once.
 #[tokio::test(start_paused = true)]
 async fn an_answer_before_a_late_acknowledgement_is_asked_for_again() {
     let late = WireFault::delay_event(FaultTrigger::on_send("session.updated"), Duration::from_secs(4));
-    let (changed, seen, runs, server) = speak_during_change(late, false).await;
+    let (changed, seen, runs, server) = speak_during_change(vec![late], false).await;
     assert!(changed.is_ok(), "{changed:?}");
     assert_eq!((runs, turn_agents(&seen)), (1, vec!["second", "second"]), "{:?}", event_names(&seen));
     assert_one_response_at_a_time(&server);

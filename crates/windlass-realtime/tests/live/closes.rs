@@ -81,7 +81,7 @@ async fn converse(fault: WireFault) -> (Arc<CloseReport>, Vec<String>, u32) {
     session.send_text("And?").await.expect("is there");
     tokio::time::sleep(Duration::from_secs(60)).await;
     let report = session.close().await;
-    (report, find_wire_violations(&server.wire_log(), true), run_count(&runs))
+    (report, find_wire_violations(&server.wire_log()), run_count(&runs))
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 
 mod agents;
+mod attached;
 mod bad_servers;
 mod budgets;
 mod certainty;

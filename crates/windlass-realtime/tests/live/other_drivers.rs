@@ -87,7 +87,8 @@ async fn a_run_that_another_process_cancels_has_its_outputs_and_holds_nothing_ba
     cancel_run(&store, &run).await;
     let is_failed =
         |event: &RealtimeEvent| matches!(event, RealtimeEvent::Error(RealtimeError::CallsFailed { .. }));
-    events_until(&mut events, is_failed).await;
+    let seen = events_until(&mut events, is_failed).await;
+    assert_eq!(count_events(&seen, "CallReleased"), 1, "{:?}", event_names(&seen));
     turn_events(&mut events).await;
     assert_eq!((run_count(&runs), sent_outputs(&server, "a").len()), (0, 1));
     assert_eq!(session.held_calls().await.expect("is there"), []);

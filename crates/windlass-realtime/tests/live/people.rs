@@ -486,6 +486,17 @@ async fn held_calls(events: &mut RealtimeEvents, count: usize) -> Vec<(RunId, St
     held
 }
 
+/// Returns the paths of the calls that the events so far report as released.
+fn released_calls(events: &mut RealtimeEvents) -> Vec<String> {
+    let mut paths = Vec::new();
+    while let Some(event) = events.try_next() {
+        if let RealtimeEvent::CallReleased { call, .. } = event {
+            paths.push(call.to_string());
+        }
+    }
+    paths
+}
+
 /// Creates an agent that calls a tool, as a tool.
 fn calling_agent(name: &str, call: &str, tool: Tool) -> Tool {
     let model = ScriptedModel::new([
@@ -514,10 +525,12 @@ async fn a_path_names_its_own_call_before_one_inside_an_agent() {
     assert_eq!((run_count(&deleted), run_count(&sent)), (0, 1));
     let waiting = session.pending_calls().await.expect("is there");
     assert_eq!(waiting.iter().map(|one| one.path.to_string()).collect::<Vec<_>>(), ["call_0/call_1"]);
+    assert_eq!(released_calls(&mut events), ["call_1"]);
     // Now the id alone is unambiguous.
     session.approve("call_1").await.expect("waits");
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!((run_count(&deleted), run_count(&sent)), (1, 1));
+    assert_eq!(released_calls(&mut events), ["call_0/call_1"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -183,7 +183,7 @@ async fn calls_that_a_guardrail_held_back_are_told_on_the_new_connection() {
         session.send_text("Second").await.expect("is there");
         events_until(&mut events, |event| matches!(event, RealtimeEvent::TurnStarted { .. })).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(find_wire_violations(&server.wire_log(), false), Vec::<String>::new());
+        assert_eq!(find_wire_violations(&server.wire_log()), Vec::<String>::new());
         let sent = sent_items(&server, 2);
         let place = |item: &str| sent.iter().position(|known| known.starts_with(item));
         assert!(place("function_call: count").is_some(), "{sent:?}");
@@ -224,6 +224,73 @@ async fn trying_again_ends_somewhere() {
     session.send_text("First").await.expect("is there");
     assert!(matches!(session.wait_closed().await.reason, CloseReason::ConnectionLost(_)));
     assert_eq!(server.connection_count(), 1);
+}
+
+/// Attempts that take longer than the window divided by their number are bounded too: a network that swallows every
+/// packet, and a server that never acknowledges a configuration.
+#[tokio::test(start_paused = true)]
+async fn slow_attempts_end_somewhere() {
+    let connect = |server: &LoopbackServer| {
+        start_session(RealtimeSessionBuilder::new(guide_agent(), server.client_model()))
+    };
+    let attempts = ReconnectPolicy::default().max_attempts;
+    let server = loopback_server([]);
+    let (session, _) = connect(&server).await;
+    server.stall_connections(u64::MAX);
+    server.drop_connections();
+    let ended = tokio::time::timeout(Duration::from_secs(600), session.wait_closed()).await;
+    let report = ended.expect("the session ends");
+    assert!(matches!(report.reason, CloseReason::ConnectionLost(_)), "{:?}", report.reason);
+    assert_eq!(server.stalled_count(), u64::from(attempts));
+
+    let server = loopback_server([]);
+    let (session, _) = connect(&server).await;
+    session.send_text("First").await.expect("is there");
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    server.inject_fault(WireFault::drop_event(FaultTrigger::on_send("session.updated")).repeated());
+    server.drop_connections();
+    let ended = tokio::time::timeout(Duration::from_secs(600), session.wait_closed()).await;
+    let report = ended.expect("the session ends");
+    assert!(matches!(report.reason, CloseReason::ConnectionLost(_)), "{:?}", report.reason);
+    assert_eq!(server.connection_count(), 1 + u64::from(attempts), "the history is sent so often");
+    // An acknowledgement in between starts the count again.
+    let server = loopback_server([]);
+    let (session, _) = connect(&server).await;
+    for _ in 0..4 {
+        let lost = WireFault::drop_event(FaultTrigger::on_send("session.updated"));
+        (0..4).for_each(|_| server.inject_fault(lost.clone()));
+        server.drop_connections();
+        tokio::time::sleep(Duration::from_secs(120)).await;
+    }
+    assert!(!session.is_closed());
+}
+
+/// A window that is shorter than the delays holds all attempts all the same.
+#[tokio::test(start_paused = true)]
+async fn a_short_window_bounds_attempts_too() {
+    let delay = Duration::from_millis(300);
+    for (window, delay) in [(Duration::ZERO, Duration::ZERO), (Duration::from_secs(1), delay)] {
+        let policy = ReconnectPolicy { max_attempts: 5, window, initial_delay: delay, max_delay: delay };
+        for is_refused in [true, false] {
+            let server = loopback_server([]);
+            let builder = RealtimeSessionBuilder::new(guide_agent(), server.client_model());
+            let (session, _) = start_session(builder.reconnect_policy(policy)).await;
+            if is_refused {
+                server.refuse_connections(1000);
+            } else {
+                server.inject_fault(
+                    WireFault::drop_connection(FaultTrigger::on_receive("conversation.item.create"))
+                        .repeated(),
+                );
+                session.send_text("First").await.expect("is there");
+            }
+            server.drop_connections();
+            let ended = tokio::time::timeout(Duration::from_secs(600), session.wait_closed()).await;
+            let report = ended.expect("the session ends");
+            assert!(matches!(report.reason, CloseReason::ConnectionLost(_)), "{:?}", report.reason);
+            assert!(server.connection_count() <= 6, "{} connections", server.connection_count());
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

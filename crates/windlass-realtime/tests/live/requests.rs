@@ -11,7 +11,7 @@ use windlass::guardrail::OutputGuardrail;
 use windlass::prelude::*;
 use windlass_net::{ByteStream, StreamDialer, TransportError};
 use windlass_realtime::model::{
-    ModalityTokens, RealtimeModelEvent, ResponseOptions, ResponseScope, ResponseStatus,
+    ModalityTokens, RealtimeModel, RealtimeModelEvent, ResponseOptions, ResponseScope, ResponseStatus,
 };
 use windlass_realtime::openai::{OpenAiRealtime, RealtimeEventDecoder};
 use windlass_realtime::settings::{
@@ -80,6 +80,35 @@ async fn an_answer_beside_the_conversation_stays_beside_it() {
         let said: Vec<String> =
             session.close().await.history.items().iter().map(|item| item.text()).collect();
         assert_eq!(said, ["Tell me", "A story that takes a while."]);
+    }
+}
+
+/// The start of a response outside the conversation is lost, or comes after its end: it ends no response in the
+/// conversation.
+#[tokio::test(start_paused = true)]
+async fn an_answer_beside_the_conversation_without_a_start_stays_beside_it() {
+    let created = || FaultTrigger::on_send("response.created");
+    for fault in [WireFault::drop_event(created()), WireFault::delay_event(created(), Duration::from_secs(1))]
+    {
+        let server = loopback_server([
+            LoopbackReply::message("A story that takes a while, and a little longer.").with_speed(1),
+            LoopbackReply::message("beside"),
+        ]);
+        let (session, mut events) = connect_agent(guide_agent(), &server).await;
+        session.send_text("Tell me").await.expect("is there");
+        events_until(&mut events, |event| matches!(event, RealtimeEvent::Audio(_))).await;
+        server.inject_fault(fault);
+        session.request_response_with(side_options()).await.expect("is sent");
+        let seen =
+            events_until(&mut events, |event| matches!(event, RealtimeEvent::SideResponseEnded { .. })).await;
+        assert_eq!(count_events(&seen, "TurnEnded"), 0, "{:?}", event_names(&seen));
+        let seen = turn_events(&mut events).await;
+        let Some(RealtimeEvent::TurnEnded { status, .. }) = seen.last() else { panic!("{seen:?}") };
+        assert_eq!((status, count_events(&seen, "TurnStarted")), (&ResponseStatus::Completed, 0));
+        assert_eq!(server.client_events(Some("response.create")).len(), 2);
+        let said: Vec<String> =
+            session.close().await.history.items().iter().map(|item| item.text()).collect();
+        assert_eq!(said, ["Tell me", "A story that takes a while, and a little longer."]);
     }
 }
 
@@ -391,12 +420,19 @@ async fn the_default_model_is_the_current_one() {
 #[tokio::test(start_paused = true)]
 async fn a_session_on_a_call_leaves_the_calls_model_alone() {
     let server = loopback_server([LoopbackReply::message("Hello.")]);
-    let model = server.client_model().attach_call("rtc_1");
-    let (session, mut events) = start_session(RealtimeSessionBuilder::new(guide_agent(), model)).await;
-    session.send_text("Hi").await.expect("is there");
-    turn_events(&mut events).await;
-    let sent = &server.client_events(Some("session.update"))[0]["session"];
-    assert_eq!((sent.get("model"), sent["audio"]["input"].get("format")), (None, None));
+    for model in [
+        server.client_model().attach_call("rtc_1"),
+        server.client_model().attach_call("rtc_1").model("gpt-realtime-2.1"),
+    ] {
+        assert_eq!(model.model_name(), None);
+        let (session, mut events) = start_session(RealtimeSessionBuilder::new(guide_agent(), model)).await;
+        session.send_text("Hi").await.expect("is there");
+        turn_events(&mut events).await;
+        for sent in server.client_events(Some("session.update")) {
+            let sent = &sent["session"];
+            assert_eq!((sent.get("model"), sent["audio"]["input"].get("format")), (None, None));
+        }
+    }
 }
 
 /// A message that is larger than the limit ends the connection, and the session says why.

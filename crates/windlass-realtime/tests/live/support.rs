@@ -138,7 +138,7 @@ pub(crate) fn sent_outputs(server: &LoopbackServer, call: &str) -> Vec<String> {
 pub(crate) fn assert_one_response_at_a_time(server: &LoopbackServer) {
     for seen in server.wire_log() {
         let is_create = seen.event["type"] == "response.create";
-        assert!(!(is_create && seen.is_responding), "an answer was asked for while one was under way");
+        assert!(!(is_create && seen.is_responding()), "an answer was asked for while one was under way");
     }
 }
 

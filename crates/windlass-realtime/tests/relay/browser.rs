@@ -7,7 +7,7 @@ use windlass_realtime::relay::{
     BrowserRelay, RelayEnd, serve_browser, upgraded_websocket, websocket_accept_key,
 };
 use windlass_realtime::testing::{LoopbackReply, LoopbackServer, tone};
-use windlass_realtime::{PlaybackSource, RealtimeSession, RealtimeSessionBuilder};
+use windlass_realtime::{PlaybackSource, RealtimeEvent, RealtimeSession, RealtimeSessionBuilder};
 
 use crate::support::{ClientMessage, TestClient, json_messages, voice_settings};
 
@@ -66,6 +66,60 @@ async fn a_browser_speaks_hears_and_interrupts() {
     while client.next().await.is_some() {}
     assert_eq!(serving.await.expect("ends"), RelayEnd::ClientLeft);
     assert!(!session.is_closed(), "the session goes on without its client");
+}
+
+/// A page that is loaded again in the middle of an answer reports positions of its own, which count from there.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_two_clients_heard_in_turn_was_heard() {
+    let server = LoopbackServer::new([LoopbackReply::speech("A short tale", tone(4_000)).with_speed(1)]);
+    let session = connect(&server).await;
+    let (mut client, serving) = TestClient::connect(BrowserRelay::new(), &session).await;
+    client.expect("live").await;
+    client.send(json!({ "type": "text", "text": "Tell" })).await;
+    let mut heard = 0;
+    while heard < 48_000 {
+        if let Some(ClientMessage::Audio(bytes)) = client.next().await {
+            heard += bytes.len() - 4;
+        }
+    }
+    client.send(json!({ "type": "played", "track": 1, "bytes": heard })).await;
+    client.0.close(None).await.expect("closes");
+    while client.next().await.is_some() {}
+    serving.await.expect("ends");
+
+    let (mut client, _serving) = TestClient::connect(BrowserRelay::new(), &session).await;
+    client.expect("live").await;
+    let seen = client.until("type", "audio_ended").await;
+    let rest: usize = seen
+        .iter()
+        .map(|message| match message {
+            ClientMessage::Audio(bytes) => bytes.len() - 4,
+            ClientMessage::Json(_) => 0,
+        })
+        .sum();
+    assert!(rest <= 192_000 - 48_000, "this client gets the rest: {rest}");
+    client.send(json!({ "type": "played", "track": 1, "bytes": rest })).await;
+    speak(&mut client).await;
+    client.expect("speech_stopped").await;
+    assert_eq!(server.client_events(Some("conversation.item.truncate")), Vec::<serde_json::Value>::new());
+    let history = session.history().await.expect("is there");
+    assert!(history.items().iter().any(|item| item.text() == "A short tale"), "{history:?}");
+}
+
+/// A client that connects while the provider's connection is lost is told so.
+#[tokio::test(start_paused = true)]
+async fn a_client_is_told_that_the_provider_is_lost() {
+    let server = LoopbackServer::new([]);
+    let session = connect(&server).await;
+    server.stall_connections(1);
+    let mut events = session.events();
+    server.drop_connections();
+    while !matches!(events.next().await, Some(RealtimeEvent::Disconnected { .. })) {}
+    let (mut client, _serving) = TestClient::connect(BrowserRelay::new(), &session).await;
+    assert_eq!(client.expect("live").await["is_connected"], false);
+    client.expect("reconnected").await;
+    let (mut later, _serving) = TestClient::connect(BrowserRelay::new(), &session).await;
+    assert_eq!(later.expect("live").await["is_connected"], true);
 }
 
 #[tokio::test(start_paused = true)]

@@ -82,6 +82,8 @@ async fn a_browser_approves_the_call_that_it_displayed() {
         (&settled["status"], &settled["output"]),
         (&json!("succeeded"), &json!("paid 100 to Bob\\u{202e}"))
     );
+    let released = other.expect("call_released").await;
+    assert_eq!((&released["run"], &released["path"]), (&held["run"], &held["path"]));
     other.send(json!({ "type": "decide", "digest": held["digest"], "decision": { "kind": "reject" } })).await;
     other.expect("refused").await;
 

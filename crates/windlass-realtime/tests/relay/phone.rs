@@ -122,6 +122,34 @@ async fn a_caller_speaks_hears_interrupts_and_hangs_up() {
     assert_eq!(report.metrics.dropped_input_chunks, 0);
 }
 
+/// A media stream that begins in the middle of an answer, as after a transfer, reports positions in the whole answer.
+#[tokio::test(start_paused = true)]
+async fn marks_of_a_later_stream_count_from_its_beginning() {
+    let server = LoopbackServer::new([LoopbackReply::speech("A long tale", tone(20_000)).with_speed(1)]);
+    let (mut client, start, session, serving) = call(&server, twilio_start(), None).await;
+    session.send_text("Tell").await.expect("is there");
+    hear(&mut client, 16_000).await;
+    client.send(json!({ "event": "stop", "streamSid": "MZ1" })).await;
+    serving.await.expect("ends");
+
+    let (mut client, stream) = TestClient::new(1 << 20).await;
+    client.send(twilio_start()).await;
+    let accepted = PhoneCall::accept(upgraded_websocket(stream).await).await.expect("it begins");
+    let relayed = session.clone();
+    let _serving = tokio::spawn(async move { accepted.serve(&relayed).await });
+    let marks = hear(&mut client, 8_000).await;
+    client.send(json!({ "event": "mark", "mark": { "name": marks[marks.len() - 1] } })).await;
+    speak(&mut client, start.format, 300, 0).await;
+    while server.client_events(Some("conversation.item.truncate")).is_empty() {
+        client.next().await;
+    }
+    let cut = &server.client_events(Some("conversation.item.truncate"))[0];
+    assert!(
+        cut["audio_end_ms"].as_u64().is_some_and(|ms| ms >= 2800),
+        "two seconds before, and one here: {cut}"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn another_providers_names_and_another_format_are_understood() {
     let server = LoopbackServer::new([LoopbackReply::speech("Hello", tone(1000))]);

@@ -13,6 +13,8 @@ use windlass_sim::{Sim, SimWorld};
 /// Creates a server whose messages begin with the instructions that it has.
 pub(crate) fn random_server(sim: &Sim, calls: &Arc<AtomicU64>) -> LoopbackServer {
     let has_restarting_ids = sim.chance(50);
+    // A model that calls a tool in every response.
+    let is_looping = sim.chance(15);
     let (sim, calls) = (sim.clone(), calls.clone());
     let server = LoopbackServer::with_reply_function(move |said| {
         let instructions = said.session["instructions"].as_str().unwrap_or_default();
@@ -23,6 +25,10 @@ pub(crate) fn random_server(sim: &Sim, calls: &Arc<AtomicU64>) -> LoopbackServer
                 LoopbackReply::message(format!("{instructions} {words}"))
             }
         };
+        if is_looping {
+            let id = format!("call_{}", calls.fetch_add(1, Ordering::Relaxed));
+            reply = reply.and_call(&id, "quick", "{}");
+        }
         for _ in 0..sim.draw(|rng| rng.below(3)) {
             let name = sim.draw(|rng| {
                 *rng.pick(&[

@@ -1,5 +1,5 @@
 //! Deterministic simulation of sessions. A seed determines the conversation, the results and delays of tools
-//! and guardrails, lost, late and duplicate events, floods, half-closes, errors without ids, ids that restart, loops,
+//! and guardrails, lost, late and duplicate events, acknowledgements that never come, floods, half-closes, errors without ids, ids that restart, loops,
 //! muted speech, the application's requests, agents that cannot be resolved, the place of decisions, crashes during journal
 //! appends, and the close.
 
@@ -20,6 +20,7 @@ use windlass::core::{
 use windlass::prelude::*;
 use windlass::store::Store;
 use windlass_realtime::audio::AudioFormat;
+use windlass_realtime::model::{ResponseOptions, ResponseScope};
 use windlass_realtime::settings::{RealtimeSettings, ServerVad, TurnDetection};
 use windlass_realtime::testing::{FaultTrigger, LoopbackServer, WireFault, tone};
 use windlass_realtime::{
@@ -29,7 +30,10 @@ use windlass_realtime::{
 use windlass_sim::{ProcessExit, SeedList, Sim, SimStore, SimWorld, check_seeds};
 
 use cast::{flaky_agent, named_agent, random_agents, random_server};
-use checks::{WatchStart, check_configuration, check_connections, check_events, check_report, check_wire};
+use checks::{
+    WatchStart, check_call_rounds, check_configuration, check_connections, check_events, check_report,
+    check_requests, check_wire,
+};
 use journal::SimJournal;
 
 const SERVER_EVENTS: [&str; 9] = [
@@ -50,6 +54,9 @@ const CLIENT_EVENTS: [&str; 5] = [
     "response.cancel",
     "conversation.item.truncate",
 ];
+
+/// Maximum number of responses with calls without an input of the user.
+const MAX_CALL_ROUNDS: u32 = 12;
 
 /// Maximum number of processes that a session goes through.
 const MAX_LIVES: u64 = 4;
@@ -78,6 +85,8 @@ struct CrashSurvivors {
     store: Arc<SimStore>,
     /// True once a fault has hidden an active response from one side, in any life.
     is_lossy: Arc<AtomicBool>,
+    /// Number of inputs and requests of the application, in all lives.
+    inputs: Arc<AtomicU64>,
 }
 
 /// Runs a session from start to end, through all its crashes. Returns the events of its last process.
@@ -90,6 +99,7 @@ fn run_lives(seed: u64) -> Vec<String> {
         journal: SimJournal::new(&sim),
         store: Arc::new(SimStore::new(&sim)),
         is_lossy: Arc::default(),
+        inputs: Arc::default(),
         calls,
         sim: sim.clone(),
     };
@@ -113,6 +123,7 @@ impl CrashSurvivors {
             .session_id("talk")
             .settings(RealtimeSettings { turn_detection: turns, ..RealtimeSettings::default() })
             .known_agents([named_agent("left"), named_agent("right")])
+            .max_call_rounds(MAX_CALL_ROUNDS)
             .store(self.store.clone())
             .journal(self.journal.clone())
             .tool_call_mode(mode)
@@ -122,7 +133,11 @@ impl CrashSurvivors {
     /// Starts or resumes the session. Faults left over from the previous process may make this fail a few
     /// times.
     async fn start_session(&self) -> RealtimeSession {
-        for _ in 0..50 {
+        for attempt in 0..50 {
+            if attempt == 10 {
+                // The server acknowledges again.
+                self.server.clear_faults();
+            }
             let entered = match self.journal.is_empty() {
                 true => self.session_builder().connect().await,
                 false => self.session_builder().resume().await,
@@ -171,12 +186,12 @@ async fn run_life(kept: CrashSurvivors) -> Vec<String> {
     kept.check_effects();
     let entries = kept.journal.load(&"talk".into()).await.expect("the journal can be read");
     check_report(&report, &entries);
-    check_connections(kept.server.connection_count() - connected, entered.elapsed());
-    let is_lossy = kept.is_lossy.load(Ordering::Relaxed);
-    check_wire(&kept.server, is_lossy);
-    if !is_lossy {
-        check_configuration(&report);
-    }
+    check_connections(&kept.server, connected, entered.elapsed());
+    check_wire(&kept.server);
+    check_configuration(&kept.server, &report, kept.is_lossy.load(Ordering::Relaxed));
+    let inputs = kept.inputs.load(Ordering::Relaxed);
+    check_requests(&kept.server, inputs);
+    check_call_rounds(&entries, inputs + MAX_LIVES, u64::from(MAX_CALL_ROUNDS));
     drop(session);
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0, "tasks are left");
@@ -198,7 +213,8 @@ async fn drive_session(kept: &CrashSurvivors, session: &RealtimeSession) {
             server.refuse_connections(sim.draw(|rng| rng.below(3)));
             server.drop_connections();
         }
-        let done = match sim.draw(|rng| rng.below(10)) {
+        kept.inputs.fetch_add(1, Ordering::Relaxed);
+        let done = match sim.draw(|rng| rng.below(11)) {
             0 | 1 => session.send_text(format!("step {step}")).await.map(drop),
             2 => send_speech(sim, session).await,
             3 => session.interrupt().await,
@@ -206,6 +222,14 @@ async fn drive_session(kept: &CrashSurvivors, session: &RealtimeSession) {
             5 | 6 => decide_in_session(sim, session).await,
             7 => decide_in_store(kept, session).await,
             8 => {
+                let options =
+                    ResponseOptions { scope: ResponseScope::OutOfBand, ..ResponseOptions::default() };
+                match session.request_response_with(options).await {
+                    Err(SessionRequestError::Closed(closed)) => Err(closed),
+                    _ => Ok(()),
+                }
+            }
+            9 => {
                 let parts = vec![RealtimeContentPart::text("by the way")];
                 session.send_message(Role::User, parts, RespondWhen::Later).await.map(drop)
             }
@@ -299,7 +323,9 @@ fn random_fault(sim: &Sim) -> (WireFault, bool) {
     let sending = FaultTrigger::on_send(sim.draw(|rng| *rng.pick(&SERVER_EVENTS)));
     let receiving = FaultTrigger::on_receive(sim.draw(|rng| *rng.pick(&CLIENT_EVENTS)));
     let moment = if sim.chance(60) { sending } else { receiving };
-    let late = Duration::from_millis(sim.draw(|rng| rng.below(1500)));
+    // A fifth of the delays are longer than any timeout of the session.
+    let longest = if sim.chance(20) { 40_000 } else { 1500 };
+    let late = Duration::from_millis(sim.draw(|rng| rng.below(longest)));
     let hides = [
         FaultTrigger::on_send("response.created"),
         FaultTrigger::on_send("response.done"),
@@ -311,7 +337,7 @@ fn random_fault(sim: &Sim) -> (WireFault, bool) {
         "event_id": null,
     } });
     let refused = sim.draw(|rng| *rng.pick(&CLIENT_EVENTS));
-    match sim.draw(|rng| rng.below(14)) {
+    match sim.draw(|rng| rng.below(15)) {
         0 => (WireFault::drop_event(moment), is_hidden),
         1 => (WireFault::duplicate_event(moment), false),
         2 | 3 => (WireFault::delay_event(moment, late), is_hidden),
@@ -327,6 +353,11 @@ fn random_fault(sim: &Sim) -> (WireFault, bool) {
             // A loop: the connection is lost at every request.
             let lost = WireFault::drop_connection(FaultTrigger::on_receive("response.create"));
             (if sim.chance(25) { lost.repeated() } else { lost }, false)
+        }
+        13 => {
+            // Acknowledgements that do not come any more.
+            let lost = WireFault::drop_event(FaultTrigger::on_send("session.updated"));
+            (if sim.chance(50) { lost.repeated() } else { lost }, false)
         }
         _ => (WireFault::reject_event("conversation.item.create", "server_error"), false),
     }

@@ -73,7 +73,7 @@ class Speaker extends AudioWorkletProcessor {
       this.isPlaying = this.chunks.length > 0;
     } else {
       const samples = new Int16Array(message.audio);
-      this.chunks.push({ track: message.track, samples, at: 0 });
+      this.chunks.push({ track: message.track, start: message.start, samples, at: 0 });
       this.queued += samples.length;
       if (this.queued >= PREBUFFER) this.isPlaying = true;
     }
@@ -84,7 +84,7 @@ class Speaker extends AudioWorkletProcessor {
     if (!chunk) return null;
     const sample = chunk.samples[chunk.at++] / 32768;
     this.queued--;
-    this.played.set(chunk.track, (this.played.get(chunk.track) || 0) + 2);
+    this.played.set(chunk.track, chunk.start + 2 * chunk.at);
     this.unreported++;
     if (chunk.at >= chunk.samples.length) this.chunks.shift();
     return sample;

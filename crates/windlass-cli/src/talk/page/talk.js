@@ -15,7 +15,8 @@ let audio = null; // { context, speaker, microphone, stream }
 let audioTrouble = '';
 const items = new Map(); // item id -> list entry
 const calls = new Map(); // call id -> list entry
-const cards = new Map(); // path of a held call -> card
+const cards = new Map(); // run and path of a held call -> card
+const received = new Map(); // track -> bytes received on this socket
 
 function make(tag, className, text) {
   const made = document.createElement(tag);
@@ -70,6 +71,7 @@ const handlers = {
     items.clear();
     calls.clear();
     cards.clear();
+    received.clear();
     element('transcript').replaceChildren();
     element('approvals').replaceChildren();
     const [agent, ...notice] = (message.notice || 'windlass talk').split('\n');
@@ -77,10 +79,10 @@ const handlers = {
     document.title = agent + ' · windlass talk';
     element('notice').textContent = notice.join('\n');
   },
-  live() {
+  live(message) {
     retries = 0;
     page.dataset.link = 'live';
-    page.dataset.provider = 'live';
+    page.dataset.provider = message.is_connected ? 'live' : 'lost';
     describeState();
   },
   busy() {
@@ -129,17 +131,18 @@ const handlers = {
     page.dataset.interruptions = Number(page.dataset.interruptions || 0) + 1;
   },
   call_started(message) {
-    dropCard((card) => card.call === message.call);
     setCallState(message.call, 'running', '', message.tool);
   },
   call_progress(message) {
     setCallState(message.call, 'running', message.progress);
   },
   call_settled(message) {
-    dropCard((card) => card.call === message.call);
     setCallState(message.call, message.status, message.output);
   },
   call_held: showCard,
+  call_released(message) {
+    dropCard((card) => card.run === message.run && card.path === message.path);
+  },
   decided(message) {
     dropCard((card) => card.digest === message.digest);
   },
@@ -255,10 +258,10 @@ function setCallState(call, status, output, tool) {
 // Decisions.
 
 function dropCard(isIt) {
-  for (const [path, card] of cards) {
+  for (const [key, card] of cards) {
     if (isIt(card)) {
       card.element.remove();
-      cards.delete(path);
+      cards.delete(key);
     }
   }
 }
@@ -280,7 +283,7 @@ function showCard(message) {
   const actions = make('div', 'actions');
   const buttons = [];
   const card = {
-    path: message.path, run: message.run, call: message.call, digest: message.digest, element: box,
+    path: message.path, run: message.run, digest: message.digest, element: box,
     isRead: false, isFresh: true, isBusy: false,
     setBusy(isBusy) {
       card.isBusy = isBusy;
@@ -365,10 +368,17 @@ function parseAnswer(text) {
 // Sound.
 
 function onAudio(data) {
-  if (!audio) return;
   const track = new DataView(data).getUint32(0, true);
+  const start = received.get(track) || 0;
+  received.set(track, start + data.byteLength - 4);
+  if (!audio || audio.context.state !== 'running') return reportUnplayed();
   const samples = data.slice(4, data.byteLength - (data.byteLength % 2));
-  audio.speaker.port.postMessage({ track, audio: samples }, [samples]);
+  audio.speaker.port.postMessage({ track, start, audio: samples }, [samples]);
+}
+
+/** Reports speech that this page cannot play as played: its user reads it, so it is not taken back as unheard. */
+function reportUnplayed() {
+  for (const [track, bytes] of received) send({ type: 'played', track, bytes });
 }
 
 function flushSpeaker() {
@@ -454,9 +464,11 @@ function showMicrophone() {
 
 async function closeSound() {
   if (!audio) return;
-  if (audio.stream) for (const track of audio.stream.getTracks()) track.stop();
-  await audio.context.close();
+  const closing = audio;
   audio = null;
+  reportUnplayed();
+  if (closing.stream) for (const track of closing.stream.getTracks()) track.stop();
+  await closing.context.close();
 }
 
 element('start').onclick = async () => {
