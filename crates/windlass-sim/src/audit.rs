@@ -364,10 +364,11 @@ impl AuditFrame {
                 DecisionEffect::MustNotRun
             }
         };
-        let is_corrected_standing = seen
-            .untaken_decision
-            .as_ref()
-            .is_some_and(|(made, scope)| *made != decided.decision && *scope == DecisionScope::ToolForRun);
+        let is_corrected_standing = seen.untaken_decision.as_ref().is_some_and(|(made, scope)| {
+            // The same decision about fewer calls is a correction, too.
+            let is_corrected = *made != decided.decision || decided.scope == DecisionScope::ThisCall;
+            is_corrected && *scope == DecisionScope::ToolForRun
+        });
         seen.hold_reason = None;
         seen.decision = Some(said);
         seen.has_standing_decision = false;

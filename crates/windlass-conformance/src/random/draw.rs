@@ -1,7 +1,7 @@
 //! Draws scenarios from a seed. A scenario has several features at once: the seed first selects the features,
 //! then every part of the scenario uses the selected ones.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use windlass_sim::SimRng;
@@ -95,7 +95,48 @@ pub fn draw_scenario(seed: u64) -> Value {
         call_ids: Vec::new(),
         made_calls: Vec::new(),
     };
-    draw.finish(seed)
+    let mut scenario = draw.finish(seed);
+    add_parameters(&mut scenario, &mut SimRng::for_purpose(seed, "parameters"));
+    scenario
+}
+
+/// Adds a parameter of a rarer kind to some tools, and to most of their calls. Its draws are its own, so that the rest of a
+/// seed's scenario does not depend on it.
+fn add_parameters(scenario: &mut Value, rng: &mut SimRng) {
+    if !rng.chance(30) {
+        return;
+    }
+    let mut added: Vec<(String, &str)> = Vec::new();
+    for (name, tool) in scenario["tools"].as_object_mut().into_iter().flatten() {
+        if let Some(parameters) = tool["params"].as_object_mut()
+            && rng.chance(50)
+        {
+            let kind = *rng.pick(&["number", "boolean", "strings", "object"]);
+            parameters.insert("x".to_owned(), kind.into());
+            added.push((name.clone(), kind));
+        }
+    }
+    let mut arguments: BTreeMap<String, Value> = BTreeMap::new();
+    for (_, agent) in scenario["agents"].as_object_mut().into_iter().flatten() {
+        let steps = agent["script"].as_array_mut().into_iter().flatten();
+        for call in steps.filter_map(|step| step.get_mut("calls")?.as_array_mut()).flatten() {
+            let Some((_, kind)) = added.iter().find(|(name, _)| call["name"] == name.as_str()) else {
+                continue;
+            };
+            let value = match *kind {
+                "number" => rng.pick(&[json!(3), json!(-2.5)]).clone(),
+                "boolean" => rng.chance(50).into(),
+                "strings" => rng.pick(&[json!([]), json!(["one", "RED"])]).clone(),
+                _ => rng.pick(&[json!({}), json!({ "k": [1, { "a": "RED" }] })]).clone(),
+            };
+            // A repeated call has the arguments of the first.
+            let key = format!("{} {} {}", call["id"], call["name"], call["args"]);
+            if let Some(given) = call["args"].as_object_mut() {
+                let value = arguments.entry(key).or_insert(value).clone();
+                given.insert("x".to_owned(), value);
+            }
+        }
+    }
 }
 
 /// The state of a drawing in progress.

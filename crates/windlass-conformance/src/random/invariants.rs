@@ -11,7 +11,7 @@ use super::pair::{
 
 /// Returns the properties that an outcome violates, as sentences that begin with their subject.
 pub fn violated_invariants(scenario: &Value, outcome: &Value) -> Vec<String> {
-    let pair = OutcomePair { scenario: scenario.clone(), reference: Value::Null, windlass: outcome.clone() };
+    let pair = OutcomePair::new(scenario.clone(), Value::Null, outcome.clone());
     let mut found = unpaired_history(outcome);
     found.extend(unpaired_items(outcome));
     found.extend(forgotten_calls(&pair));

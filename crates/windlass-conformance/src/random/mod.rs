@@ -123,20 +123,47 @@ pub struct RandomReport {
     pub played: u64,
     /// Number of scenarios by declared difference.
     pub declared: BTreeMap<&'static str, u64>,
+    /// True if the outcomes were compared with the reference's.
+    pub was_compared: bool,
+    /// Number of scenarios of which only the part before a fork was compared.
+    pub forked: u64,
     /// Seeds that show a fault.
     pub faults: Vec<FaultySeed>,
 }
 
+/// The declared differences of a scenario.
+#[derive(Clone, Debug, Default)]
+pub struct DeclaredDifferences {
+    /// Their reasons.
+    pub reasons: Vec<&'static str>,
+    /// True if only the part before a fork was compared.
+    pub is_forked: bool,
+}
+
 /// Environment variable that sets the number of seeds to try.
 const SEED_COUNT_VARIABLE: &str = "WINDLASS_SCENARIO_SEEDS";
+/// Environment variable that sets the first seed.
+const BASE_SEED_VARIABLE: &str = "WINDLASS_SCENARIO_BASE_SEED";
 
 /// Returns the number of seeds to try: from the environment, or the default.
 ///
 /// # Errors
 /// Returns a sentence if the variable is not a number.
 pub fn seed_count(default: u64) -> Result<u64, String> {
-    match std::env::var(SEED_COUNT_VARIABLE) {
-        Ok(count) => count.parse().map_err(|error| format!("{SEED_COUNT_VARIABLE} is not a number: {error}")),
+    env_number(SEED_COUNT_VARIABLE, default)
+}
+
+/// Returns the first seed to try: from the environment, or 0.
+///
+/// # Errors
+/// Returns a sentence if the variable is not a number.
+pub fn first_seed() -> Result<u64, String> {
+    env_number(BASE_SEED_VARIABLE, 0)
+}
+
+fn env_number(variable: &str, default: u64) -> Result<u64, String> {
+    match std::env::var(variable) {
+        Ok(number) => number.parse().map_err(|error| format!("{variable} is not a number: {error}")),
         Err(_) => Ok(default),
     }
 }
@@ -145,7 +172,8 @@ pub fn seed_count(default: u64) -> Result<u64, String> {
 /// faults.
 pub fn play_seeds(seeds: std::ops::Range<u64>, python: Option<&Path>, max_faults: usize) -> RandomReport {
     let next = AtomicU64::new(seeds.start);
-    let report = Mutex::new(RandomReport::default());
+    let report = RandomReport { was_compared: python.is_some(), ..RandomReport::default() };
+    let report = Mutex::new(report);
     thread::scope(|scope| {
         for _ in 0..WORKER_COUNT {
             scope.spawn(|| {
@@ -162,7 +190,9 @@ pub fn play_seeds(seeds: std::ops::Range<u64>, python: Option<&Path>, max_faults
                     let faulty = judged.as_ref().err().map(|fault| judge.shrink(seed, &scenario, fault));
                     let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
                     report.played += 1;
-                    for reason in judged.unwrap_or_default() {
+                    let judged = judged.unwrap_or_default();
+                    report.forked += u64::from(judged.is_forked);
+                    for reason in judged.reasons {
                         *report.declared.entry(reason).or_default() += 1;
                     }
                     report.faults.extend(faulty);
@@ -186,11 +216,11 @@ impl<'a> ScenarioJudge<'a> {
         Self { python, process: None, rules: DECLARED.to_vec() }
     }
 
-    /// Plays a scenario and returns the reasons of its declared differences.
+    /// Plays a scenario and returns its declared differences.
     ///
     /// # Errors
     /// Returns the fault that the scenario shows.
-    pub fn judge(&mut self, scenario: &Value) -> Result<Vec<&'static str>, ScenarioFault> {
+    pub fn judge(&mut self, scenario: &Value) -> Result<DeclaredDifferences, ScenarioFault> {
         let windlass = play_simulated(scenario).map_err(ScenarioFault::NotPlayed)?;
         if windlass["error"]["message"].as_str().is_some_and(|message| message.contains(SCRIPT_END)) {
             return Err(ScenarioFault::NotPlayed("the script of a model is too short".to_owned()));
@@ -200,15 +230,16 @@ impl<'a> ScenarioJudge<'a> {
         if !violations.is_empty() {
             return Err(ScenarioFault::InvariantsViolated { violations, windlass });
         }
-        let Some(python) = self.python else { return Ok(Vec::new()) };
+        let Some(python) = self.python else { return Ok(DeclaredDifferences::default()) };
         let reference = self.play_on_reference(python, scenario).map_err(ScenarioFault::NotPlayed)?;
         if reference["error"]["kind"] == REFERENCE_SCRIPT_END {
             return Err(ScenarioFault::NotPlayed("the script of a model is too short".to_owned()));
         }
-        let pair = OutcomePair { scenario: scenario.clone(), reference, windlass };
+        let pair = OutcomePair::new(scenario.clone(), reference, windlass);
         let explained = explain_pair(&pair, &self.rules);
         if explained.unexplained.is_empty() {
-            return Ok(explained.reasons);
+            let (reasons, is_forked) = (explained.reasons, explained.is_forked);
+            return Ok(DeclaredDifferences { reasons, is_forked });
         }
         Err(ScenarioFault::Unexplained { differences: explained.unexplained, pair: Box::new(pair) })
     }
@@ -238,8 +269,7 @@ impl<'a> ScenarioJudge<'a> {
                             outcome["events"] = Value::Null;
                         }
                     }
-                    let pair =
-                        OutcomePair { scenario: scenario.clone(), reference: outcome, windlass: other };
+                    let pair = OutcomePair::new(scenario.clone(), outcome, other);
                     let differences = explain_pair(&pair, &[]).unexplained;
                     let keys: Vec<&str> = differences.iter().map(|difference| difference.key).collect();
                     if !keys.is_empty() {

@@ -1,5 +1,7 @@
 //! A scenario with its two outcomes, and the questions that the rules and the invariants ask about them.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::compare::trim_failure_text;
@@ -13,6 +15,8 @@ pub struct OutcomePair {
     pub reference: Value,
     /// Outcome on Windlass.
     pub windlass: Value,
+    /// True if only what came before a fork is compared.
+    pub is_forked: bool,
 }
 
 /// A call in the script of an agent.
@@ -25,6 +29,11 @@ pub(super) struct ScriptedCall<'a> {
 }
 
 impl OutcomePair {
+    /// Creates a pair of whole outcomes.
+    pub fn new(scenario: Value, reference: Value, windlass: Value) -> Self {
+        Self { scenario, reference, windlass, is_forked: false }
+    }
+
     /// Removes what the two players show differently, and what depends on real time.
     pub(super) fn align(&mut self) {
         let has_blocking_body = object_values(&self.scenario["tools"]).any(|tool| tool["sync"] == true);
@@ -85,6 +94,11 @@ impl OutcomePair {
         steps.flat_map(|step| list_items(&step["calls"])).map(|call| self.scripted_call(call))
     }
 
+    /// Returns the ids of the calls with a property.
+    pub(super) fn calls_like(&self, has_property: impl Fn(&ScriptedCall<'_>) -> bool) -> Vec<String> {
+        self.calls().filter(has_property).map(|call| call.id.to_owned()).collect()
+    }
+
     /// Returns true if a tool asks the agent.
     pub(super) fn is_nested_agent(&self, agent: &str) -> bool {
         object_values(&self.scenario["tools"]).any(|tool| tool["agent"] == agent)
@@ -122,10 +136,32 @@ impl OutcomePair {
         }
     }
 
-    /// Removes both outcomes: after a fork, nothing can be compared.
-    pub(super) fn forget_all(&mut self) {
-        self.reference = Value::Object(serde_json::Map::new());
-        self.windlass = self.reference.clone();
+    /// Forgets what came after a fork: the first model response with one of these calls. The log up to the request for that
+    /// response, all requests until then and, in a single run, the items and the session before it are still compared.
+    pub(super) fn forget_from(&mut self, calls: &[String]) {
+        let fork = ForkPlace::new(&self.scenario, calls);
+        let is_single_run = !self.scenario["input"].is_array();
+        let cut = |outcome: &Value| fork.cut(outcome, calls, is_single_run);
+        let (reference, windlass) = (cut(&self.reference), cut(&self.windlass));
+        self.reference = reference;
+        self.windlass = windlass;
+        // One of them has no such line if the run ended before the call.
+        for key in ["log", "model_calls", "items", "session"] {
+            if self.reference[key].is_null() || self.windlass[key].is_null() {
+                self.forget(&[key]);
+            }
+        }
+        self.is_forked = true;
+    }
+
+    /// Removes both outcomes, because one run ended where the other one went on. Until then they did the same: the one that
+    /// ended has no request, log line or pause that the other one has not.
+    pub(super) fn forget_longer(&mut self) {
+        if self.is_windlass_ahead() || self.is_reference_ahead() {
+            self.reference = Value::Object(serde_json::Map::new());
+            self.windlass = self.reference.clone();
+            self.is_forked = true;
+        }
     }
 
     /// Returns true if Windlass did all that the reference did, and perhaps more: the same lines in the log, and the same
@@ -165,6 +201,64 @@ impl OutcomePair {
         self.reference["status"] == "failed"
             && self.windlass["status"] == "failed"
             && self.reference["error"]["kind"] == self.windlass["error"]["kind"]
+    }
+}
+
+/// The responses with which two runs may go apart.
+struct ForkPlace {
+    /// The number of the first such response of each agent that has one, from 0.
+    responses: Vec<(String, usize)>,
+}
+
+impl ForkPlace {
+    fn new(scenario: &Value, calls: &[String]) -> Self {
+        let is_fork = |call: &Value| calls.iter().any(|id| call["id"] == id.as_str());
+        let place = |agent: &Value| {
+            list_items(&agent["script"]).position(|step| list_items(&step["calls"]).any(is_fork))
+        };
+        let agents = scenario["agents"].as_object().into_iter().flatten();
+        let responses = agents.filter_map(|(name, agent)| Some((name.clone(), place(agent)?))).collect();
+        Self { responses }
+    }
+
+    /// Returns what an outcome has before the fork. A part without a fork is null.
+    fn cut(&self, outcome: &Value, calls: &[String], is_single_run: bool) -> Value {
+        let log: Vec<&str> = lines(&outcome["log"]).collect();
+        let starts = self.responses.iter().filter_map(|(agent, response)| {
+            let line = format!("llm start {agent}");
+            let mut places = log.iter().enumerate().filter(|(_, other)| **other == line);
+            places.nth(*response).map(|(place, _)| place)
+        });
+        let mut before = serde_json::Map::new();
+        if let Some(end) = starts.min() {
+            let mut asked: BTreeMap<&str, usize> = BTreeMap::new();
+            for agent in log[..=end].iter().filter_map(|line| line.strip_prefix("llm start ")) {
+                *asked.entry(agent).or_default() += 1;
+            }
+            let is_before = |request: &&Value| match asked.get_mut(text(&request["agent"])) {
+                Some(left) if *left > 0 => {
+                    *left -= 1;
+                    true
+                }
+                Some(_) | None => false,
+            };
+            let requests: Vec<Value> =
+                list_items(&outcome["model_calls"]).filter(is_before).cloned().collect();
+            before.insert("model_calls".to_owned(), requests.into());
+            before.insert("log".to_owned(), Value::from(&log[..=end]));
+        }
+        let is_fork = |id: &str| calls.iter().any(|call| call == id);
+        let items: Vec<&Value> = list_items(&outcome["items"]).collect();
+        let in_items = items.iter().position(|item| item["type"] != "approval" && is_fork(text(&item["id"])));
+        if let Some(end) = in_items.filter(|_| is_single_run) {
+            before.insert("items".to_owned(), items[..end].iter().copied().cloned().collect());
+        }
+        let stored: Vec<&str> = lines(&outcome["session"]).collect();
+        let in_session = stored.iter().position(|line| is_call_line(line) && is_fork(line_call(line)));
+        if let Some(end) = in_session.filter(|_| is_single_run) {
+            before.insert("session".to_owned(), Value::from(&stored[..end]));
+        }
+        before.into()
     }
 }
 
@@ -256,6 +350,10 @@ pub(super) fn argument_validity(call: &ScriptedCall<'_>) -> ArgumentValidity {
         None => kind.ends_with('?'),
         Some(value) => match kind.trim_end_matches('?') {
             "integer" => value.is_i64(),
+            "number" => value.is_number(),
+            "boolean" => value.is_boolean(),
+            "strings" => value.as_array().is_some_and(|all| all.iter().all(Value::is_string)),
+            "object" => value.is_object(),
             _ => value.is_string(),
         },
     });

@@ -26,11 +26,22 @@ impl DriverWorld {
         {
             state.violations.push(format!("the withheld output of call {} is in the journal", call.id));
         }
+        // A call of a run that fails is stopped, too.
+        let is_failing =
+            (0..=record.path.len()).any(|len| self.first_failure(&record.path[..len], state).is_some());
         let is_cancelled = match &record.entry {
-            JournalEntry::RunCancelled(_) => true,
-            JournalEntry::CallSettled(settled) => settled.status == CallStatus::Cancelled,
+            JournalEntry::RunCancelled(_) => record.path.is_empty() || !is_failing,
+            JournalEntry::CallSettled(settled) => settled.status == CallStatus::Cancelled && !is_failing,
             _ => false,
         };
+        match &record.entry {
+            JournalEntry::CallSettled(settled) => {
+                self.check_settled_failure(settled, state);
+                self.check_drained(settled, &record.path, state);
+            }
+            JournalEntry::RunFailed(failed) => self.check_run_failure(&record.path, &failed.failure, state),
+            _ => {}
+        }
         match state.stop {
             Some(StopKind::HandOver) if is_cancelled => {
                 let message =
@@ -48,6 +59,7 @@ impl DriverWorld {
             state.violations.push(message);
         }
         if state.stop == Some(StopKind::CancelAfterTurn)
+            && !is_failing
             && matches!(&record.entry, JournalEntry::CallSettled(settled) if settled.status == CallStatus::Cancelled)
         {
             state.violations.push("the run was to finish its turn, and a call was stopped".to_owned());
@@ -69,6 +81,7 @@ impl DriverWorld {
 
     /// Checks a model request of the agent at a path.
     pub(super) fn check_request(&self, path: &[CallId], state: &mut WorldState) {
+        self.check_begin(path, None, state);
         match state.stop {
             Some(StopKind::Cancel) => {
                 state.violations.push("the model was asked after the run was cancelled".to_owned());
@@ -99,6 +112,7 @@ impl DriverWorld {
             state.violations.push(format!("a body of call {call} ran, which is not in the scenario"));
             return;
         };
+        self.check_begin(&self.path_of(&spec.id), Some(call), state);
         let tool = self.scenario.tool_of(spec);
         if tool.has_input_guardrail && !state.admitted.remove(call.as_str()) {
             state.violations.push(format!("call {call} began before its input guardrail had passed"));

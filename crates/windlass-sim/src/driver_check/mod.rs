@@ -2,8 +2,8 @@
 //!
 //! A driver is everything around the state machine: it requests models, runs bodies and guardrails, asks people and
 //! makes entries durable. The kit has the other side of all of it. [`DriverScenario`] draws a run from a seed: nested
-//! agents, questions, identical calls, retries, timeouts, stops, decisions while other calls run, input filters, and
-//! crashes at any append and in any body or guardrail. [`DriverWorld`] is what the driver acts on, and checks its
+//! agents, questions, identical calls, retries, timeouts, stops, failures that end the run, decisions while other calls
+//! run, input filters, and crashes at any append and in any body or guardrail. [`DriverWorld`] is what the driver acts on, and checks its
 //! conduct: that a start is durable before its body begins, that no effect occurs twice, that guardrails come first,
 //! that a withheld output is in no record, that every call gets its own output. [`check_driver`] starts a process
 //! after each crash and each hand-over, until the run has ended.
@@ -11,12 +11,13 @@
 //! `tests/drivers` checks the driver of `windlass`, and a second one of a few hundred lines.
 
 mod conduct;
+mod failing_run;
 mod outcome;
 mod scenario;
 mod world;
 
 pub use scenario::{DriverScenario, ScenarioCall, ScenarioStop, ScenarioTool, StopKind};
-pub use world::{BodyStep, DriverWorld, ProcessCrash, RECEIPT_LIFETIME_MS, TURN_TIME_MS};
+pub use world::{BodyStep, DriverWorld, GuardrailStep, ProcessCrash, RECEIPT_LIFETIME_MS, TURN_TIME_MS};
 
 use std::sync::Arc;
 

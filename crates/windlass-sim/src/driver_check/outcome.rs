@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use windlass::core::{
+    id::CallId,
     journal::{CallStatus, JournalEntry},
     run::RunEnd,
     tool::ToolEffect,
@@ -36,31 +37,39 @@ impl DriverWorld {
     pub(super) fn check_end(&self) {
         let mut state = self.state();
         let state = &mut *state;
-        let is_cancelled = matches!(state.stop, Some(StopKind::Cancel | StopKind::CancelAfterTurn));
         let end = state.audit.run().and_then(|run| run.outcome().cloned());
-        match (is_cancelled, end) {
-            (false, Some(RunEnd::Finished(_))) | (true, Some(RunEnd::Cancelled)) => {}
-            (false, end) => state.violations.push(format!("the run did not finish: {end:?}")),
-            (true, end) => state.violations.push(format!("the run was cancelled and ended with {end:?}")),
+        // A failure comes before a cancellation.
+        let failure = self.first_failure(&[], state).map(|(_, failure)| failure.clone());
+        match (failure, state.is_cancelled(), end) {
+            (Some(failure), _, Some(RunEnd::Failed(reported))) if reported == failure => {}
+            (None, true, Some(RunEnd::Cancelled)) | (None, false, Some(RunEnd::Finished(_))) => {}
+            (Some(failure), _, end) => {
+                state.violations.push(format!("the run failed with `{failure}` and ended with {end:?}"));
+            }
+            (None, true, end) => {
+                state.violations.push(format!("the run was cancelled and ended with {end:?}"));
+            }
+            (None, false, end) => state.violations.push(format!("the run did not finish: {end:?}")),
         }
         let broken = state.audit.run().and_then(|run| check_history(run.history()).err());
         state.violations.extend(broken.map(|broken| format!("the run left a broken history: {broken}")));
         let faults: Vec<String> =
-            self.scenario.all_calls().filter_map(|call| self.find_fault(call, is_cancelled, state)).collect();
+            self.scenario.all_calls().filter_map(|call| self.find_fault(call, state)).collect();
         state.violations.extend(faults);
         if let Some(call) = state.withheld.keys().next() {
             state.violations.push(format!("the withheld output of call {call} was not erased"));
         }
     }
 
-    fn find_fault(&self, call: &ScenarioCall, is_cancelled: bool, state: &WorldState) -> Option<String> {
+    fn find_fault(&self, call: &ScenarioCall, state: &WorldState) -> Option<String> {
+        let is_cut_short = self.is_cut_short(&self.path_of(&call.id), state);
         let effects = state.effects.get(&call.id).map(Vec::as_slice).unwrap_or_default();
         let Some(status) = settled_status(state, &call.id) else {
             // The end of the run settles the calls of an interrupted turn.
             let was_made = is_reached(state, &call.id);
-            let is_lost = was_made && !is_cancelled;
+            let is_lost = was_made && !is_cut_short;
             let is_discarded =
-                is_cancelled && state.returned.contains(&call.id) && !has_recorded_end(state, &call.id);
+                is_cut_short && state.returned.contains(&call.id) && !has_recorded_end(state, &call.id);
             return match (is_lost, is_discarded) {
                 (true, _) => Some(format!("call {} has no output", call.id)),
                 (_, true) => Some(format!("call {} returned, and its result was discarded", call.id)),
@@ -109,6 +118,10 @@ impl DriverWorld {
             return (!is_right).then_some("was blocked by its input guardrail");
         }
         if tool.is_agent {
+            let nested: Vec<CallId> = vec![call.id.as_str().into()];
+            if self.first_failure(&nested, state).is_some() {
+                return (*status != CallStatus::Failed).then_some("has an agent that failed");
+            }
             let is_right = *status == CallStatus::Succeeded && output == output_text(call);
             return (!is_right).then_some("has lost the output of its agent");
         }
@@ -126,12 +139,13 @@ impl DriverWorld {
     ) -> Option<&'static str> {
         let tool = self.scenario.tool_of(call);
         let attempts = state.bodies.iter().filter(|(one, _)| *one == call.id).count() as u32;
-        let is_quiet = self.scenario.has_quiet_processes() && !call.asks;
+        let is_cut_short = self.is_cut_short(&self.path_of(&call.id), state);
+        let is_quiet = self.scenario.has_quiet_processes() && !call.asks && !is_cut_short;
         if effects.is_empty() && call.transient_failures > 0 && *status == CallStatus::Failed {
             // With crashes between its attempts, a call may fail earlier.
             return (is_quiet && attempts < tool.max_attempts).then_some("was not tried again");
         }
-        let may_be_withheld = call.is_output_blocked || state.stop == Some(StopKind::Cancel);
+        let may_be_withheld = call.is_output_blocked || is_cut_short;
         if effects.is_empty() && may_be_withheld && *status == CallStatus::OutputWithheld {
             return (call.transient_failures == 0).then_some("must take effect");
         }
@@ -152,13 +166,19 @@ impl DriverWorld {
             CallStatus::Succeeded | CallStatus::Reconciled | CallStatus::Failed | CallStatus::TimedOut
         );
         match (call.is_output_blocked, call.fails || call.hangs) {
+            // The run ends with the failure, without its output guardrails.
+            (true, true)
+                if *status == CallStatus::Failed
+                    && tool.fails_run
+                    && !output.contains(&output_text(call)) =>
+            {
+                None
+            }
             (true, _) if *status != CallStatus::OutputWithheld || output.contains(&output_text(call)) => {
                 Some("has an output that its guardrail blocked")
             }
             // The run ended before the output guardrail did.
-            (false, _) if *status == CallStatus::OutputWithheld && state.stop == Some(StopKind::Cancel) => {
-                None
-            }
+            (false, _) if *status == CallStatus::OutputWithheld && is_cut_short => None,
             (false, false) if !is_executed || output != output_text(call) => Some("has lost its output"),
             (false, true) if !is_executed => Some("has lost its failure"),
             _ => None,

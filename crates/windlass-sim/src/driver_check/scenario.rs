@@ -51,6 +51,8 @@ pub struct ScenarioTool {
     pub shares_receipts: bool,
     /// True if a receipt expires before the next turn.
     pub receipts_expire: bool,
+    /// True if a failure of its body that no retry follows ends the run. Timeouts do not.
+    pub fails_run: bool,
     /// The turn with whose response the tool is switched off; never if absent. See
     /// [`super::DriverWorld::is_enabled`].
     pub switched_off_in: Option<usize>,
@@ -71,6 +73,8 @@ pub struct ScenarioCall {
     pub(super) is_rejected: bool,
     pub(super) is_input_blocked: bool,
     pub(super) is_output_blocked: bool,
+    /// True if the guardrail that blocks the call ends the run.
+    pub(super) guardrail_fails_run: bool,
     pub(super) fails: bool,
     pub(super) asks: bool,
     pub(super) hangs: bool,
@@ -119,7 +123,9 @@ impl DriverScenario {
         let mut rng = SimRng::for_purpose(seed, "driver scenario");
         let rng = &mut rng;
         let crashes = if rng.chance(50) { CrashPlan::draw(rng) } else { CrashPlan::default() };
-        let stop = (crashes.is_empty() && rng.chance(35)).then(|| ScenarioStop::draw(rng));
+        let stop = rng.chance(30).then(|| ScenarioStop::draw(rng));
+        // A call in doubt waits for a person, and a run that is cancelled after its turn has none left to wait for.
+        let stop = stop.filter(|stop| crashes.is_empty() || stop.kind != StopKind::CancelAfterTurn);
         let asks_people = stop.is_none_or(|stop| stop.kind != StopKind::CancelAfterTurn);
         let turn_count = 1 + rng.index(3);
         let mut tools: Vec<_> =
@@ -158,7 +164,8 @@ impl DriverScenario {
             filter_keeps: rng.chance(25).then(|| rng.index(6)),
             crashes,
         };
-        if scenario.has_quiet_processes() && asks_people && rng.chance(50) {
+        let is_calm = scenario.has_quiet_processes() && !scenario.may_fail();
+        if is_calm && asks_people && rng.chance(50) {
             scenario.add_live_decision(rng);
         }
         scenario
@@ -189,6 +196,11 @@ impl DriverScenario {
         })
     }
 
+    /// Returns true if a call may end the run.
+    fn may_fail(&self) -> bool {
+        self.all_calls().any(|call| call.guardrail_fails_run || self.tool_of(call).fails_run)
+    }
+
     /// Returns true if no process crashes and nothing stops the run.
     pub(super) fn has_quiet_processes(&self) -> bool {
         self.crashes.is_empty() && self.stop.is_none()
@@ -210,6 +222,7 @@ impl DriverScenario {
             has_timeout: false,
             shares_receipts: false,
             receipts_expire: false,
+            fails_run: false,
             switched_off_in: None,
         };
         let at = self.tools.len();
@@ -250,6 +263,7 @@ impl ScenarioTool {
             has_timeout: rng.chance(50),
             shares_receipts: effect == ToolEffect::Idempotent && rng.chance(70),
             receipts_expire: rng.chance(40),
+            fails_run: rng.chance(20),
             switched_off_in: None,
         }
     }
@@ -271,6 +285,7 @@ impl ScenarioTool {
             has_timeout: false,
             shares_receipts: false,
             receipts_expire: false,
+            fails_run: false,
             switched_off_in: None,
         }
     }
@@ -287,6 +302,11 @@ fn draw_approval(rng: &mut SimRng, asks_people: bool) -> ApprovalPolicy {
 }
 
 impl ScenarioCall {
+    /// Returns true if its bodies return by themselves.
+    pub(super) fn returns(&self) -> bool {
+        !self.hangs && !self.asks && self.waits_for.is_none()
+    }
+
     /// Creates a call that succeeds without further ado.
     fn plain(id: String, tool: usize) -> Self {
         Self {
@@ -299,6 +319,7 @@ impl ScenarioCall {
             is_rejected: false,
             is_input_blocked: false,
             is_output_blocked: false,
+            guardrail_fails_run: false,
             fails: false,
             asks: false,
             hangs: false,
@@ -327,8 +348,10 @@ impl ScenarioCall {
             is_rejected: needs_approval && rng.chance(30),
             is_input_blocked: tool.has_input_guardrail && rng.chance(25),
             is_output_blocked: tool.has_output_guardrail && rng.chance(40),
+            guardrail_fails_run: rng.chance(25),
             ..Self::plain(id, at)
         };
+        call.guardrail_fails_run &= call.is_input_blocked || call.is_output_blocked;
         if tool.is_agent {
             for turn in 0..1 + rng.index(2) {
                 let calls = (0..1 + rng.index(3)).map(|at| {
@@ -343,7 +366,7 @@ impl ScenarioCall {
         }
         match rng.below(10) {
             // A failed body may have taken effect, so it is not tried again here.
-            0 => call.fails = tool.max_attempts == 1,
+            0 | 7 => call.fails = tool.max_attempts == 1,
             1 | 6 => call.hangs = tool.has_timeout,
             2 | 3 => call.transient_failures = 1 + rng.index(3) as u32,
             4 | 5 if asks_people && !tool.shares_receipts => call.asks = true,

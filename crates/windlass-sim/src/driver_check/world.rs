@@ -44,6 +44,17 @@ pub enum BodyStep {
     Waits,
 }
 
+/// The verdict of a guardrail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuardrailStep {
+    /// The call goes on.
+    Pass,
+    /// The call ends without its body, or without its output.
+    Block,
+    /// The call ends in this way, and its run fails.
+    FailRun,
+}
+
 /// The world of one scenario. A driver calls it for everything outside its own memory, and it checks the driver's
 /// conduct at each call.
 #[derive(Debug)]
@@ -70,6 +81,10 @@ pub(super) struct WorldState {
     pub(super) begun: BTreeSet<String>,
     /// Calls whose body returned or failed in this process.
     pub(super) returned: BTreeSet<String>,
+    /// Calls that their input guardrail has blocked in this process.
+    pub(super) refused: BTreeSet<String>,
+    /// Calls whose output guardrail has run in this process.
+    pub(super) released: BTreeSet<String>,
     /// Number of attempts of each call that failed for the moment.
     transient_failures: BTreeMap<String, u32>,
     /// Number of polls of each waiting body.
@@ -77,8 +92,6 @@ pub(super) struct WorldState {
     /// The last model input, by the path of its agent.
     pub(super) sent: BTreeMap<Vec<CallId>, Vec<Arc<Item>>>,
     pub(super) stop: Option<StopKind>,
-    /// Number of records when the stop was requested.
-    pub(super) records_before_stop: usize,
     running: usize,
     /// Number of acts of this process.
     acts: u32,
@@ -179,20 +192,29 @@ impl DriverWorld {
         tool.switched_off_in.is_none_or(|turn| count_responses(&self.state().records, &[]) <= turn)
     }
 
-    /// Runs the input guardrail of a call's tool. Returns true if the call may go on.
+    /// Runs the input guardrail of a call's tool.
     ///
     /// # Errors
     ///
     /// Returns an error if the process crashes.
-    pub fn check_input(&self, call: &CallId) -> Result<bool, ProcessCrash> {
+    pub fn check_input(&self, call: &CallId) -> Result<GuardrailStep, ProcessCrash> {
         let mut state = self.enter()?;
         self.act_between_crashes(&mut state, |state| {
-            let passes = self.find(call).is_some_and(|call| !call.is_input_blocked);
-            if passes {
-                state.admitted.insert(call.to_string());
-            }
-            passes
+            let step = self.guardrail_step(call, |call| call.is_input_blocked);
+            match step {
+                GuardrailStep::Pass => state.admitted.insert(call.to_string()),
+                GuardrailStep::Block | GuardrailStep::FailRun => state.refused.insert(call.to_string()),
+            };
+            step
         })
+    }
+
+    fn guardrail_step(&self, call: &CallId, is_blocked: impl Fn(&ScenarioCall) -> bool) -> GuardrailStep {
+        match self.find(call) {
+            Some(call) if !is_blocked(call) => GuardrailStep::Pass,
+            Some(call) if call.guardrail_fails_run => GuardrailStep::FailRun,
+            Some(_) | None => GuardrailStep::Block,
+        }
     }
 
     /// Notes that a body of this process begins. Its end is noted with [`DriverWorld::leave_body`].
@@ -315,12 +337,12 @@ impl DriverWorld {
         Ok(())
     }
 
-    /// Runs the output guardrail of a call's tool. Returns true if the output may be released.
+    /// Runs the output guardrail of a call's tool: the output is released if it passes.
     ///
     /// # Errors
     ///
     /// Returns an error if the process crashes.
-    pub fn check_output(&self, call: &CallId) -> Result<bool, ProcessCrash> {
+    pub fn check_output(&self, call: &CallId) -> Result<GuardrailStep, ProcessCrash> {
         let mut state = self.enter()?;
         let is_kept = state.withheld.contains_key(call.as_str());
         let is_recorded = state
@@ -330,7 +352,10 @@ impl DriverWorld {
         if !(is_kept && is_recorded) {
             state.violations.push(format!("the output of call {call} was checked before it was kept"));
         }
-        self.act_between_crashes(&mut state, |_| self.find(call).is_some_and(|call| !call.is_output_blocked))
+        self.act_between_crashes(&mut state, |state| {
+            state.released.insert(call.to_string());
+            self.guardrail_step(call, |call| call.is_output_blocked)
+        })
     }
 
     /// Says whether an interrupted call took effect.
@@ -407,6 +432,8 @@ impl DriverWorld {
         state.admitted.clear();
         state.begun.clear();
         state.returned.clear();
+        state.refused.clear();
+        state.released.clear();
         state.sent.clear();
     }
 
@@ -459,7 +486,6 @@ impl DriverWorld {
         }
         if let Some(stop) = self.scenario.stop.filter(|stop| stop.at_effect == number) {
             state.stop = Some(stop.kind);
-            state.records_before_stop = state.records.len();
         }
         let done = act(state);
         if self.scenario.crashes.after_effect.contains(&number) { state.crash() } else { Ok(done) }
@@ -470,6 +496,11 @@ impl WorldState {
     fn crash<T>(&mut self) -> Result<T, ProcessCrash> {
         self.is_crashed = true;
         Err(ProcessCrash)
+    }
+
+    /// Returns true if the run was cancelled.
+    pub(super) fn is_cancelled(&self) -> bool {
+        matches!(self.stop, Some(StopKind::Cancel | StopKind::CancelAfterTurn))
     }
 
     pub(super) fn has_taken_effect(&self, call: &CallId) -> bool {

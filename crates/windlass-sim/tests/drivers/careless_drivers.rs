@@ -1,7 +1,9 @@
 //! The kit finds each broken promise: drivers with one fault each fail on some scenario.
 
+use windlass_sim::SeedList;
 use windlass_sim::driver_check::{DriverScenario, check_driver};
 
+use crate::SCENARIO_COUNT;
 use crate::small_driver::SmallDriver;
 
 /// A promise that a driver breaks on purpose.
@@ -53,11 +55,27 @@ pub(crate) enum DriverFault {
     SendsHalfPairs,
     /// It does not record what an input filter left.
     FiltersUnrecorded,
+    /// It tells the model of a failure that ends the run.
+    ForgetsFailures,
+    /// It treats a guardrail that fails the run as one that blocks the call.
+    SoftensGuardrails,
+    /// It begins calls after a call before them has failed the run.
+    GoesOnAfterFailure,
+    /// It stops the calls before the one that failed the run.
+    StopsEarlierSiblings,
+    /// It ends a failed run while calls before the failed one run.
+    AbandonsEarlierSiblings,
+    /// It reports the failure that came first, instead of the first in the model's order.
+    ReportsFirstInTime,
+    /// It does not know of a cancellation after a crash.
+    ForgetsCancellation,
 }
 
 /// Returns the first violation that the scenarios find in a driver with this fault.
 fn first_violation(fault: DriverFault) -> Option<String> {
-    (0..600).find_map(|seed| {
+    // More scenarios are tried if the variable says so; fewer do not show every fault.
+    let count = SeedList::from_zero(SCENARIO_COUNT).len().max(SCENARIO_COUNT);
+    (0..count).find_map(|seed| {
         let checked = check_driver(&SmallDriver::with_fault(fault), DriverScenario::from_seed(seed));
         checked.err().map(|broken| broken.to_string())
     })
@@ -89,6 +107,13 @@ fn every_fault_of_a_driver_is_found() {
         (DriverFault::IgnoresSwitches, "was switched off"),
         (DriverFault::SendsHalfPairs, "a broken history"),
         (DriverFault::FiltersUnrecorded, "is not what the journal says"),
+        (DriverFault::ForgetsFailures, "must end the run"),
+        (DriverFault::SoftensGuardrails, "must end the run"),
+        (DriverFault::GoesOnAfterFailure, "began after the run had failed"),
+        (DriverFault::StopsEarlierSiblings, "was stopped when a later call failed the run"),
+        (DriverFault::AbandonsEarlierSiblings, "ran when a later call failed the run"),
+        (DriverFault::ReportsFirstInTime, "the first in the model's order is"),
+        (DriverFault::ForgetsCancellation, "after the run was cancelled"),
     ];
     for (fault, expected) in faults {
         let found = first_violation(fault);

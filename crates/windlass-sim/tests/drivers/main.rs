@@ -11,7 +11,7 @@ use windlass_sim::{SeedList, check_seeds};
 use small_driver::SmallDriver;
 use windlass_driver::WindlassDriver;
 
-/// Number of scenarios for each driver.
+/// Number of scenarios for each driver, unless `WINDLASS_SIM_SEEDS` says otherwise.
 const SCENARIO_COUNT: u64 = 600;
 
 fn check_scenarios<D: TestedDriver>(new_driver: impl Fn() -> D + Sync + std::panic::RefUnwindSafe) {

@@ -9,13 +9,15 @@ use std::time::Duration;
 use windlass::core::{
     canonical::{Digest, canonical_text},
     decision::{Decision, DecisionScope, PendingCall},
+    failure::RunFailure,
     history::keep_pairs,
     id::{CallId, RunId, Timestamp},
     idempotency::{CallKey, IdempotencyKey, KeyScope, operation_digest},
     item::{Item, ToolCall},
     journal::{
         CallHeld, CallSettled, CallStatus, DecisionRecorded, FilteredInput, JournalEntry, JournalRecord,
-        ModelInputFiltered, ModelResponded, RunCancelled, RunFinished, RunStarted, ToolUsePolicyKind,
+        ModelInputFiltered, ModelResponded, RunCancelled, RunFailed, RunFinished, RunStarted,
+        ToolUsePolicyKind,
     },
     plan::{BodyKind, ResolvedTool, ToolLookup, plan_response},
     run::{
@@ -28,7 +30,8 @@ use windlass::core::{
 };
 use windlass_sim::SimRng;
 use windlass_sim::driver_check::{
-    BodyStep, DriverWorld, ProcessCrash, RECEIPT_LIFETIME_MS, ScenarioTool, StopKind, TestedDriver,
+    BodyStep, DriverWorld, GuardrailStep, ProcessCrash, RECEIPT_LIFETIME_MS, ScenarioTool, StopKind,
+    TestedDriver,
 };
 
 use crate::careless_drivers::DriverFault;
@@ -61,6 +64,10 @@ struct Process<'a> {
     claims: BTreeMap<Digest, CallId>,
     /// Calls whose body waits for another call.
     waiting: BTreeSet<CallId>,
+    /// The first failure in time, for a driver that reports that one.
+    failed_first: Option<RunFailure>,
+    /// Path and place of the calls that have failed their runs in this process.
+    failing: Vec<(Vec<CallId>, usize)>,
 }
 
 /// The way in which the driver left a run.
@@ -110,6 +117,8 @@ impl<'a> Process<'a> {
             receipts,
             claims: BTreeMap::new(),
             waiting: BTreeSet::new(),
+            failed_first: None,
+            failing: Vec::new(),
         };
         process.erase_withheld()?;
         Ok(process)
@@ -126,7 +135,11 @@ impl<'a> Process<'a> {
 
     /// Returns the way in which calls stop, if they are to stop now.
     fn stop_mode(&self) -> Option<StopMode> {
-        match self.world.requested_stop()? {
+        let requested = self.world.requested_stop()?;
+        if self.number > 1 && self.has_fault(DriverFault::ForgetsCancellation) {
+            return None;
+        }
+        match requested {
             StopKind::Cancel if self.has_fault(DriverFault::IgnoresCancellation) => None,
             StopKind::Cancel => Some(StopMode::EndRun),
             StopKind::HandOver if self.has_fault(DriverFault::SettlesAtHandOver) => Some(StopMode::EndRun),
@@ -158,7 +171,15 @@ impl<'a> Process<'a> {
             match self.run().next_action(self.stop_request()) {
                 RunAction::Ended => return Ok(DriveExit::Ended),
                 RunAction::Leave => return Ok(DriveExit::Stopped),
-                RunAction::Cancel => self.record(JournalEntry::RunCancelled(RunCancelled::default()))?,
+                RunAction::Cancel => {
+                    self.record(JournalEntry::RunCancelled(RunCancelled::default()))?;
+                    self.erase_withheld()?;
+                }
+                RunAction::Fail(failure) => {
+                    let failure = self.failed_first.clone().unwrap_or(failure);
+                    self.record(JournalEntry::RunFailed(RunFailed { failure, draining_calls: Vec::new() }))?;
+                    self.erase_withheld()?;
+                }
                 RunAction::RequestModel { .. } => self.request_model()?,
                 RunAction::AdvanceCalls => self.advance_calls()?,
                 RunAction::Pause(_) => return Ok(DriveExit::Paused),
@@ -286,7 +307,8 @@ impl<'a> Process<'a> {
                 return Err(ProcessCrash);
             }
             let stop = self.stop_mode();
-            while stop.is_none()
+            let failed = self.failed_place();
+            while (stop.is_none() && failed.is_none())
                 && let Some((place, call)) = schedule.begin_call(self.run())
             {
                 let progress = CallProgress::new(self.call_features(&call));
@@ -297,6 +319,11 @@ impl<'a> Process<'a> {
             }
             let chosen = self.rng.index(active.len());
             let (place, call, progress) = &mut active[chosen];
+            // A failure of the run stops the calls after it. Those before it have time to end.
+            let is_stopped_by =
+                |failed: usize| *place > failed || self.has_fault(DriverFault::StopsEarlierSiblings);
+            let stop =
+                stop.or_else(|| failed.filter(|failed| is_stopped_by(*failed)).map(|_| StopMode::EndRun));
             if let Some(mode) = stop.filter(|_| !progress.is_stopped()) {
                 progress.report(CallReport::Stopped(mode));
             }
@@ -304,6 +331,9 @@ impl<'a> Process<'a> {
                 CallEffect::Done(outcome) => {
                     schedule.end_call(*place, outcome, self.root.at_path(&self.path).unwrap_or(&self.root));
                     let (_, call, _) = active.swap_remove(chosen);
+                    if self.has_fault(DriverFault::AbandonsEarlierSiblings) && self.run().is_failing() {
+                        return Ok(());
+                    }
                     self.claims.retain(|_, holder| *holder != call);
                 }
                 effect => {
@@ -313,6 +343,15 @@ impl<'a> Process<'a> {
                 }
             }
         }
+    }
+
+    /// Returns the place of the first call that has failed the run.
+    fn failed_place(&self) -> Option<usize> {
+        if self.has_fault(DriverFault::GoesOnAfterFailure) {
+            return None;
+        }
+        let failing = self.failing.iter().filter(|(path, _)| *path == self.path);
+        failing.map(|(_, place)| *place).min()
     }
 
     /// Records the decisions that a person has made while calls run.
@@ -375,10 +414,15 @@ impl<'a> Process<'a> {
                 self.claims.retain(|_, holder| holder != call);
                 CallReport::ReceiptReleased
             }
-            CallEffect::RunInputGuardrails => CallReport::InputGuardrails(verdict(
-                self.world.check_input(call)?,
-                CallStatus::BlockedByGuardrail,
-            )),
+            CallEffect::RunInputGuardrails => {
+                let step = self.world.check_input(call)?;
+                CallReport::InputGuardrails(
+                    match self.blocked_result(call, step, CallStatus::BlockedByGuardrail) {
+                        Some(result) => GateVerdict::End(result),
+                        None => GateVerdict::Pass,
+                    },
+                )
+            }
             CallEffect::CheckEnabled => {
                 let is_enabled = self.tool_of(call).is_some_and(|tool| self.is_enabled(tool));
                 CallReport::Enabled(verdict(is_enabled, CallStatus::UnknownTool))
@@ -404,14 +448,24 @@ impl<'a> Process<'a> {
             }
             CallEffect::RunOutputGuardrails { status, output } => {
                 let output = output.or_else(|| self.world.withheld(call)).unwrap_or_else(|| "".into());
-                CallReport::OutputGuardrails(match self.world.check_output(call)? {
-                    true => CallResult::new(status, output),
-                    false => CallResult::new(CallStatus::OutputWithheld, "The output was withheld."),
-                })
+                let step = self.world.check_output(call)?;
+                let blocked = self.blocked_result(call, step, CallStatus::OutputWithheld);
+                CallReport::OutputGuardrails(blocked.unwrap_or_else(|| CallResult::new(status, output)))
             }
             CallEffect::Settle(result) => {
+                let mut run_failure = result.run_failure;
+                if self.has_fault(DriverFault::ForgetsFailures) {
+                    run_failure = None;
+                }
+                if self.has_fault(DriverFault::ReportsFirstInTime) && self.failed_first.is_none() {
+                    self.failed_first = run_failure.as_deref().cloned();
+                }
+                if run_failure.is_some() {
+                    let place = self.run().turn_calls().iter().position(|(one, _)| one == call);
+                    self.failing.extend(place.map(|place| (self.path.clone(), place)));
+                }
                 let settled = CallSettled::new(call.clone(), result.status, result.output);
-                self.record(JournalEntry::CallSettled(settled))?;
+                self.record(JournalEntry::CallSettled(CallSettled { run_failure, ..settled }))?;
                 self.erase_withheld()?;
                 return Ok(None);
             }
@@ -469,11 +523,47 @@ impl<'a> Process<'a> {
             BodyStep::Returned(output) => {
                 CallReport::BodyEnded(CallResult::new(CallStatus::Succeeded, output))
             }
-            BodyStep::Failed(error) => ended(CallStatus::Failed, error, can_retry),
+            BodyStep::Failed(error) => {
+                let result = self.failed_result(call, error);
+                match can_retry {
+                    true => CallReport::RetryDue { delay: Duration::ZERO, result: result.into() },
+                    false => CallReport::BodyEnded(result),
+                }
+            }
             BodyStep::Hangs => ended(CallStatus::TimedOut, text.into(), can_retry && may_repeat_timeout),
             BodyStep::Waits => ended(CallStatus::TimedOut, text.into(), false),
             BodyStep::Asked(question) => CallReport::QuestionAsked(question),
         }))
+    }
+
+    /// Returns the result of a call whose body failed.
+    fn failed_result(&self, call: &CallId, message: String) -> CallResult {
+        let Some(tool) = self.tool_of(call).filter(|tool| tool.fails_run) else {
+            return CallResult::new(CallStatus::Failed, message);
+        };
+        let failure =
+            RunFailure::ToolFailed { tool: tool.name.clone(), call: call.clone(), message: message.clone() };
+        CallResult::failing_run(CallStatus::Failed, message, failure)
+    }
+
+    /// Returns the result of a call that a guardrail blocked, or `None` if it passed.
+    fn blocked_result(&self, call: &CallId, step: GuardrailStep, status: CallStatus) -> Option<CallResult> {
+        let text = "It was blocked.";
+        let tool = self.tool_of(call).map(|tool| tool.name.clone()).unwrap_or_default();
+        let (guardrail, call) = ("guardrail".to_owned(), call.clone());
+        match step {
+            GuardrailStep::Pass => None,
+            GuardrailStep::FailRun if !self.has_fault(DriverFault::SoftensGuardrails) => {
+                let failure = match status {
+                    CallStatus::OutputWithheld => {
+                        RunFailure::ToolOutputGuardrailTripped { guardrail, tool, call }
+                    }
+                    _ => RunFailure::ToolInputGuardrailTripped { guardrail, tool, call },
+                };
+                Some(CallResult::failing_run(status, text, failure))
+            }
+            GuardrailStep::Block | GuardrailStep::FailRun => Some(CallResult::new(status, text)),
+        }
     }
 
     /// Drives the agent of a call, from its start or from where an earlier driver left it.
@@ -493,6 +583,9 @@ impl<'a> Process<'a> {
             (DriveExit::Stopped, _) => CallReport::Stopped(StopMode::HandOver),
             (DriveExit::Ended, Some(RunEnd::Finished(output))) => {
                 CallReport::BodyEnded(CallResult::new(CallStatus::Succeeded, output))
+            }
+            (DriveExit::Ended, Some(RunEnd::Failed(failure))) => {
+                CallReport::BodyEnded(CallResult::new(CallStatus::Failed, failure.to_string()))
             }
             (DriveExit::Ended, _) => CallReport::BodyEnded(CallResult::cancelled()),
         })

@@ -13,21 +13,25 @@ use windlass::core::{
     run::ReconcileReport,
     tool::ApprovalPolicy,
 };
+use windlass::error::RunError;
 use windlass::guardrail::{ToolGuardrailVerdict, ToolInputGuardrail, ToolOutputGuardrail};
 use windlass::model::ModelError;
 use windlass::prelude::*;
 use windlass::run::{CancelHandle, RunBuilder};
 use windlass::store::{
-    Durability, Lease, LeaseClaim, MemoryStore, PostedDecision, Store, StoreFuture, StoreWrapper, load_paused,
+    Durability, Lease, LeaseClaim, MemoryStore, PostedDecision, Store, StoreFuture, StoreWrapper,
+    StoredLease, load_paused,
 };
-use windlass::tool::{ReceiptPolicy, ReceiptScope, ReconcileOutcome};
+use windlass::tool::{OnFailure, ReceiptPolicy, ReceiptScope, ReconcileOutcome};
 use windlass_sim::driver_check::{
-    BodyStep, DriverWorld, ProcessCrash, RECEIPT_LIFETIME_MS, ScenarioTool, StopKind, TURN_TIME_MS,
-    TestedDriver,
+    BodyStep, DriverWorld, GuardrailStep, ProcessCrash, RECEIPT_LIFETIME_MS, ScenarioTool, StopKind,
+    TURN_TIME_MS, TestedDriver,
 };
 use windlass_sim::{ProcessExit, Sim, SimModel};
 
 const RUN_ID: &str = "run";
+/// Time in which a body that does not hang returns, with its guardrails and its records.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The driver of `windlass`. Its store outlives its processes.
 #[derive(Default)]
@@ -73,7 +77,8 @@ impl Process {
             let outcome = self.configure(run, store.clone()).await;
             let mut paused = match outcome {
                 Ok(RunResult::Paused(paused)) => paused,
-                Ok(_) => break,
+                // The kit knows which runs may fail.
+                Ok(_) | Err(RunError::Failed(_)) => break,
                 Err(error) => {
                     self.world.report_violation(format!("the run failed: {error}"));
                     break;
@@ -99,6 +104,7 @@ impl Process {
         let run = run
             .max_concurrent_calls(self.world.scenario().max_concurrent_calls)
             .lease_duration(Duration::from_secs(3000))
+            .drain_timeout(DRAIN_TIMEOUT)
             .input_filter(move |_, mut input| {
                 let process = process.clone();
                 async move {
@@ -113,7 +119,6 @@ impl Process {
             })
             .store(store);
         *self.cancel.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(run.cancel_handle());
-        self.heed_stop();
         run
     }
 
@@ -212,10 +217,8 @@ impl Process {
                 async move {
                     process.random_delay().await;
                     let call = ctx.call_path().call().clone();
-                    Ok(match process.act(process.world.check_input(&call)).await {
-                        true => ToolGuardrailVerdict::Allow,
-                        false => ToolGuardrailVerdict::RejectCall("It was blocked.".to_owned()),
-                    })
+                    let step = process.act(process.world.check_input(&call)).await;
+                    Ok(verdict(step, "It was blocked."))
                 }
             }));
         }
@@ -240,12 +243,13 @@ impl Process {
                 async move {
                     process.random_delay().await;
                     let call = ctx.call_path().call().clone();
-                    Ok(match process.act(process.world.check_output(&call)).await {
-                        true => ToolGuardrailVerdict::Allow,
-                        false => ToolGuardrailVerdict::RejectCall("It was withheld.".to_owned()),
-                    })
+                    let step = process.act(process.world.check_output(&call)).await;
+                    Ok(verdict(step, "It was withheld."))
                 }
             }));
+        }
+        if spec.fails_run {
+            tool = tool.on_failure(OnFailure::FailRun);
         }
         if spec.is_exclusive {
             let name = spec.name.clone();
@@ -303,6 +307,14 @@ impl Process {
             ReconcileReport::NotExecuted => ReconcileOutcome::NotExecuted,
             ReconcileReport::Unknown => ReconcileOutcome::Unknown,
         }
+    }
+}
+
+fn verdict(step: GuardrailStep, text: &str) -> ToolGuardrailVerdict {
+    match step {
+        GuardrailStep::Pass => ToolGuardrailVerdict::Allow,
+        GuardrailStep::Block => ToolGuardrailVerdict::RejectCall(text.to_owned()),
+        GuardrailStep::FailRun => ToolGuardrailVerdict::FailRun,
     }
 }
 
@@ -377,6 +389,23 @@ impl StoreWrapper for WorldStore {
                 Some(made) => made,
                 None => match self.process.sim.crash().await {},
             }
+        }
+        .boxed()
+    }
+
+    fn acquire_lease<'a>(
+        &'a self,
+        run: &'a RunId,
+        claim: LeaseClaim<'a>,
+        abandoned: Option<&'a StoredLease>,
+    ) -> StoreFuture<'a, Lease> {
+        async move {
+            let acquired = self.inner.acquire_lease(run, claim, abandoned).await;
+            // Whoever cannot drive the run yet cannot cancel it either.
+            if acquired.is_ok() {
+                self.process.heed_stop();
+            }
+            acquired
         }
         .boxed()
     }

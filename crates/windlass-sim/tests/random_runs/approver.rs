@@ -8,6 +8,7 @@ use windlass::run::PausedRun;
 use windlass::store::post_decision;
 use windlass_sim::ProcessExit;
 
+use crate::observer::WorldObserver;
 use crate::process::ProcessOrigin;
 use crate::simulated_run::SimulatedRun;
 
@@ -30,7 +31,7 @@ impl SimulatedRun {
             if self.approval_rounds <= MAX_UNDECIDED_ROUNDS && sim.chance(25) {
                 continue;
             }
-            let (decision, reach) = self.draw_decision(&pending);
+            let (decision, reach) = self.observer.draw_decision(&pending);
             if by_post {
                 // Sometimes the approver errs first, and corrects itself.
                 if pending.reason == HoldReason::Approval && sim.chance(20) {
@@ -117,9 +118,12 @@ impl SimulatedRun {
             ));
         }
     }
+}
 
-    fn draw_decision(&self, pending: &PendingCall) -> (Decision, DecisionScope) {
-        let sim = &self.observer.sim;
+impl WorldObserver {
+    /// Draws the decision about a pending call.
+    pub(crate) fn draw_decision(&self, pending: &PendingCall) -> (Decision, DecisionScope) {
+        let sim = &self.sim;
         if pending.reason == HoldReason::InDoubt {
             return (self.draw_doubt_resolution(pending), DecisionScope::ThisCall);
         }
@@ -143,14 +147,14 @@ impl SimulatedRun {
     }
 
     fn draw_doubt_resolution(&self, pending: &PendingCall) -> Decision {
-        let sim = &self.observer.sim;
-        let happened = self.observer.world.count_by_call(pending.path.clone()) > 0;
-        let lies = sim.chance(self.observer.spec.faults.lie_percent);
+        let sim = &self.sim;
+        let happened = self.world.count_by_call(pending.path.clone()) > 0;
+        let lies = sim.chance(self.spec.faults.lie_percent);
         match (sim.chance(25), happened != lies) {
             (true, _) => Decision::OutcomeUnknown,
             (false, true) => Decision::ConfirmExecuted { output: "it had happened".into() },
             (false, false) => {
-                self.observer.note_denied(&pending.path);
+                self.note_denied(&pending.path);
                 Decision::ConfirmNotExecuted
             }
         }

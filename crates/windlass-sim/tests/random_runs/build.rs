@@ -1,6 +1,9 @@
 //! Builds agents from their specifications, with the observer in every guardrail, hook and body.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -11,6 +14,7 @@ use windlass::guardrail::{
     ToolOutputGuardrail,
 };
 use windlass::hook::{Hook, HookEvent};
+use windlass::run::RunBuilder;
 use windlass::tool::{ReceiptPolicy, ReceiptScope, ReconcileOutcome};
 use windlass::{
     core::tool::ToolEffect,
@@ -24,6 +28,7 @@ use crate::spec::{
     AgentSpec, ApprovalSpec, ConflictSpec, FailureSpec, NestedAgentSpec, ReconcileSpec, RunGuardrailSpec,
     ToolGuardrailSpec, ToolSpec, ToolUseSpec,
 };
+use crate::withheld::output_mark;
 
 /// Builds the agents of a world; the first one starts the run.
 pub(crate) fn build_agents(lab: &Arc<WorldObserver>) -> Vec<Agent> {
@@ -63,7 +68,9 @@ fn build_agent(lab: &Arc<WorldObserver>, spec: &AgentSpec, later: &[Option<Agent
     }
     for to in &spec.handoffs {
         let mut handoff = Handoff::to_named(lab.spec.agents[to.agent].name.as_str());
-        if to.filters_history {
+        if let Some(filter) = lab.spec.additions.handoff_filter {
+            handoff = handoff.filter_history(move |items| filter.apply(items));
+        } else if to.filters_history {
             handoff = handoff.filter_history(|items| {
                 items.into_iter().filter(|item| matches!(**item, Item::Message(_))).collect()
             });
@@ -115,7 +122,8 @@ fn observing_hook(lab: &Arc<WorldObserver>) -> Hook {
         async move {
             match &moment {
                 HookEvent::CallStarted { ctx, .. } => lab.note_hook_start(ctx),
-                HookEvent::CallEnded { ctx, info, is_repeated, .. } => {
+                HookEvent::CallEnded { ctx, info, is_repeated, output, .. } => {
+                    lab.note_text("the output that a hook was told", &output.text());
                     lab.note_told_end(ctx, info.seq);
                     if !is_repeated {
                         lab.note_hook_end(ctx);
@@ -257,9 +265,15 @@ fn build_function_tool(lab: &Arc<WorldObserver>, spec: &ToolSpec) -> Tool {
         "additionalProperties": false,
     });
     let (of_body, body_spec) = (lab.clone(), Arc::new(spec.clone()));
-    let tool = Tool::dynamic(&spec.name, "Does something.", schema, move |ctx, _| {
-        run_tool_body(of_body.clone(), body_spec.clone(), ctx)
-    });
+    let tool = if lab.spec.additions.blocking_tools.contains(&spec.name) {
+        Tool::dynamic_blocking(&spec.name, "Does something.", schema, move |ctx, _| {
+            run_blocking_body(&of_body, &body_spec, &ctx)
+        })
+    } else {
+        Tool::dynamic(&spec.name, "Does something.", schema, move |ctx, _| {
+            run_tool_body(of_body.clone(), body_spec.clone(), ctx)
+        })
+    };
     let asked = if spec.asks_each_time() {
         ApprovalFrequency::EachTime
     } else {
@@ -398,7 +412,62 @@ async fn run_tool_body(
     }
     lab.maybe_crash().await;
     fail_if_due(trouble, BodyFault::FailsAfter, BodyFault::PanicsAfter)?;
-    Ok(format!("{} did {}", spec.name, ctx.arguments()))
+    Ok(tool_output(&lab, &spec, &ctx))
+}
+
+/// Runs a body on its thread: it takes effect at once. Its time passes in the layer around it, in simulated time.
+fn run_blocking_body(
+    lab: &Arc<WorldObserver>,
+    spec: &ToolSpec,
+    ctx: &ToolContext,
+) -> Result<String, ToolError> {
+    let _running = lab.begin_body(spec, ctx);
+    let trouble = draw_fault(lab, spec);
+    fail_if_due(trouble, BodyFault::FailsBefore, BodyFault::PanicsBefore)?;
+    if spec.effect != ToolEffect::Pure {
+        lab.record_effect(spec, ctx);
+    }
+    fail_if_due(trouble, BodyFault::FailsAfter, BodyFault::PanicsAfter)?;
+    Ok(tool_output(lab, spec, ctx))
+}
+
+/// Adds the layer around the bodies on threads. The machine waits for the thread within one poll, so that the seed decides
+/// what comes after it. Then the call goes on in simulated time, and nobody can stop it: it may be given up on.
+pub(crate) fn with_thread_layer(lab: &Arc<WorldObserver>, builder: RunBuilder) -> RunBuilder {
+    let lab = lab.clone();
+    builder.call_layer(move |ctx: ToolContext, next| {
+        let lab = lab.clone();
+        let specs = lab.spec.agents.iter().flat_map(|agent| &agent.tools);
+        let names = &lab.spec.additions.blocking_tools;
+        let mut specs = specs.filter(|spec| names.contains(&spec.name));
+        let hangs = specs.find(|spec| *ctx.tool_key().name() == *spec.name).map(|spec| spec.hang_percent);
+        async move {
+            let Some(hang_percent) = hangs else { return next.run().await };
+            let mut thread = pin!(next.run());
+            let ended = poll_fn(|cx| {
+                loop {
+                    if let Poll::Ready(ended) = thread.as_mut().poll(cx) {
+                        return Poll::Ready(ended);
+                    }
+                    std::thread::yield_now();
+                }
+            })
+            .await;
+            lab.random_delay(50).await;
+            if lab.sim.chance(hang_percent) {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+            }
+            ended
+        }
+    })
+}
+
+fn tool_output(lab: &WorldObserver, spec: &ToolSpec, ctx: &ToolContext) -> String {
+    let output = format!("{} did {}", spec.name, ctx.arguments());
+    match lab.spec.additions.marks_outputs {
+        true => format!("{} {output}", output_mark(ctx.call_path())),
+        false => output,
+    }
 }
 
 fn draw_fault(lab: &WorldObserver, spec: &ToolSpec) -> BodyFault {

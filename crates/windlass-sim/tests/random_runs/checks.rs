@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use windlass::core::{
     decision::HoldReason,
     id::{CallId, CallPath},
@@ -12,6 +13,7 @@ use windlass::core::{
     tool::ToolEffect,
 };
 use windlass::run::{RunRecord, RunSettlement};
+use windlass::store::StoreWrapper;
 use windlass_sim::{check_history, check_record};
 
 use crate::process::ProcessReport;
@@ -19,12 +21,18 @@ use crate::simulated_run::SimulatedRun;
 
 impl SimulatedRun {
     pub(crate) fn check_journal(&self, record: &RunRecord) {
+        self.observer.note_text("an export", &record.to_text());
         if let Err(broken) = check_record(record) {
             self.observer.report_violation(broken.to_string());
         }
         match self.observer.store.durable_records(&self.observer.run) {
             // The last records may be deferred ones, which are not durable yet.
-            Ok(durable) => {
+            Ok(mut durable) => {
+                // A body that was given up on may end after its run.
+                let is_late = |record: &JournalRecord| matches!(record.entry, JournalEntry::CallEndedLate(_));
+                while durable.len() > record.journal().len() && durable.last().is_some_and(is_late) {
+                    durable.pop();
+                }
                 let is_deferred = |record: &JournalRecord| {
                     matches!(
                         record.entry,
@@ -86,6 +94,7 @@ impl SimulatedRun {
     pub(crate) fn check_session(&self, record: &RunRecord) {
         let Some(session) = record.state().session() else { return };
         let items = self.sessions.stored_items(session);
+        self.observer.note_text("the session", &format!("{items:?}"));
         if let Err(broken) = check_history(&items) {
             self.observer.report_violation(format!("the session is broken: {broken}"));
         }
@@ -105,6 +114,23 @@ impl SimulatedRun {
         if !is_whole {
             self.observer
                 .report_violation(format!("the session holds {items:#?}, and the run {expected:#?}"));
+        }
+    }
+
+    /// Checks that an output that its guardrails blocked is nowhere, and that no driver left one behind.
+    pub(crate) fn check_withheld_outputs(&self, end: &str) {
+        let (lab, run) = (&self.observer, &self.observer.run);
+        let store = lab.store.inner();
+        let artefacts = store.list_artefacts(run, None, 1_000).now_or_never().and_then(Result::ok);
+        for name in artefacts.unwrap_or_default() {
+            let body = store.load_artefact(run, &name).now_or_never().and_then(Result::ok).flatten();
+            lab.note_text("an artefact", &String::from_utf8_lossy(&body.unwrap_or_default()));
+        }
+        lab.report_leaks();
+        let has_ended = ["finished", "failed", "cancelled"].contains(&end);
+        let left = store.list_withheld_outputs(run).now_or_never().and_then(Result::ok).unwrap_or_default();
+        if has_ended && lab.spec.faults.store_failure_percent == 0 && !left.is_empty() {
+            lab.report_violation(format!("the run has ended, and the withheld outputs of {left:?} are kept"));
         }
     }
 

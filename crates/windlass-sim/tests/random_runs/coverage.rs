@@ -15,7 +15,7 @@ pub(crate) struct CoverageCounts {
 }
 
 /// The labels that must be reached. They consist of the words of the serialised journal.
-const REQUIRED_LABELS: &[&str] = &[
+pub(crate) const PLAIN_LABELS: &[&str] = &[
     "end finished",
     "end failed",
     "end cancelled",
@@ -48,6 +48,9 @@ const REQUIRED_LABELS: &[&str] = &[
     "status cancelled",
     "status reconciled",
     "status outcome_unknown",
+    "status output_withheld",
+    "call_body_ended",
+    "model_input_filtered",
     "ends_run",
     "handoff_recorded",
     "turn_continued",
@@ -72,9 +75,47 @@ const REQUIRED_LABELS: &[&str] = &[
     "failure handoff_failed",
 ];
 
+/// The labels that attended worlds must reach.
+pub(crate) const ATTENDED_LABELS: &[&str] = &[
+    "end finished",
+    "end failed",
+    "end cancelled",
+    "many crashes",
+    "call_body_ended",
+    "call_ended_late",
+    "model_input_filtered",
+    "handoff_recorded",
+    "status output_withheld",
+    "status timed_out",
+    "status timed_out_still_running",
+    "decision approve",
+    "decision approve_edited",
+    "decision reject",
+    "decision confirm_executed",
+    "decision confirm_not_executed",
+    "decision answer",
+    DECISION_BESIDE_BODY,
+    NESTED_DECISION_BESIDE_BODY,
+    CORRECTION_TO_APPROVAL,
+    CORRECTION_TO_REJECTION,
+    CORRECTION_TOO_LATE,
+];
+
+/// A decision was recorded while a body of the same process ran.
+pub(crate) const DECISION_BESIDE_BODY: &str = "decision beside a running call";
+/// A decision about a call of a nested agent was recorded while a body of the same process ran.
+pub(crate) const NESTED_DECISION_BESIDE_BODY: &str = "decision of a nested call beside a running call";
+/// A rejection that a driver could see was replaced by an approval.
+pub(crate) const CORRECTION_TO_APPROVAL: &str = "rejection corrected while a driver lives";
+/// An approval that a driver could see was replaced by a rejection.
+pub(crate) const CORRECTION_TO_REJECTION: &str = "approval corrected while a driver lives";
+/// A decision could not be corrected because the driver had taken it.
+pub(crate) const CORRECTION_TOO_LATE: &str = "correction of a taken decision";
+
 impl CoverageCounts {
     pub(crate) fn add_report(&mut self, account: &SimReport) {
         let mut labels = vec![format!("end {}", account.ending)];
+        labels.extend(account.labels.iter().map(|label| (*label).to_owned()));
         labels.extend((account.process_count > 1).then(|| "crash".to_owned()));
         labels.extend((account.process_count > 3).then(|| "many crashes".to_owned()));
         for record in &account.journal {
@@ -96,9 +137,8 @@ impl CoverageCounts {
     }
 
     /// Panics if a required label was never reached.
-    pub(crate) fn assert_complete(&self) {
-        let missed: Vec<&&str> =
-            REQUIRED_LABELS.iter().filter(|label| !self.counts.contains_key(**label)).collect();
+    pub(crate) fn assert_complete(&self, required: &[&str]) {
+        let missed: Vec<&&str> = required.iter().filter(|label| !self.counts.contains_key(**label)).collect();
         assert!(missed.is_empty(), "the random worlds never reached {missed:?}, only {:#?}", self.counts);
     }
 }
@@ -112,6 +152,9 @@ fn entry_label(entry: &JournalEntry) -> Option<String> {
         JournalEntry::CallSettled(settled) => format!("status {}", variant_word(&settled.status)),
         JournalEntry::RunFailed(failed) => format!("failure {}", variant_word(&failed.failure)),
         JournalEntry::HandoffRecorded(_)
+        | JournalEntry::CallBodyEnded(_)
+        | JournalEntry::CallEndedLate(_)
+        | JournalEntry::ModelInputFiltered(_)
         | JournalEntry::TurnContinued
         | JournalEntry::HistoryCompacted(_)
         | JournalEntry::OutputRejected(_)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use windlass::core::{
-    decision::Decision,
+    decision::{Decision, DecisionScope},
     id::{AgentName, CallId, CallPath, RunId},
     item::Item,
     journal::{CallStatus, JournalEntry, JournalRecord},
@@ -15,8 +15,11 @@ use windlass::core::{
 use windlass::{core::tool::ToolEffect, tool::ToolContext};
 use windlass_sim::{JournalAudit, Sim, SimStore, SimWorld, check_history};
 
+use crate::coverage::{DECISION_BESIDE_BODY, NESTED_DECISION_BESIDE_BODY};
+use crate::live_approver::LIVE_APPROVER;
 use crate::simulated_run::run_id;
 use crate::spec::{RunGuardrailSpec, ToolSpec, WorldSpec};
+use crate::withheld::WithheldMarks;
 
 /// The observer of one simulated world.
 pub(crate) struct WorldObserver {
@@ -34,6 +37,7 @@ struct ObserverState {
     violations: Vec<String>,
     audit: JournalAudit,
     record_count: u64,
+    late_end_count: u64,
     crash_count: u64,
     /// Process number and record count of the last time each input guardrail of a tool allowed a call.
     allowed_calls: BTreeMap<(String, String), (u64, u64)>,
@@ -66,12 +70,22 @@ struct ObserverState {
     due_ends: BTreeMap<u64, String>,
     /// Calls of open turns that started.
     started_calls: BTreeSet<String>,
+    /// Number of bodies so far, and those of this process that run.
+    body_count: u64,
+    running_bodies: BTreeSet<u64>,
+    /// The last decision about each call that was posted while a driver lived, with the number of its process.
+    live_decisions: BTreeMap<String, (Decision, u64)>,
+    /// True if a decision about one call may have been applied to others.
+    has_standing_decisions: bool,
+    marks: WithheldMarks,
+    labels: BTreeSet<&'static str>,
 }
 
 /// A running body.
 pub(crate) struct ObservedBody {
     observer: Arc<WorldObserver>,
     key: Option<String>,
+    number: u64,
     process_number: u64,
 }
 
@@ -106,6 +120,7 @@ impl WorldObserver {
     pub(crate) fn start_process(&self) {
         let mut seen = self.lock_state();
         seen.running_keys.clear();
+        seen.running_bodies.clear();
         seen.hook_starts.clear();
         seen.hook_ends.clear();
     }
@@ -139,11 +154,68 @@ impl WorldObserver {
         self.sim.random_delay(Duration::from_millis(longest_ms)).await;
     }
 
+    /// Notes a text that must not have an output that a guardrail blocked.
+    pub(crate) fn note_text(&self, place: &'static str, text: &str) {
+        if self.spec.additions.marks_outputs {
+            self.lock_state().marks.note_text(place, text);
+        }
+    }
+
+    /// Reports the outputs that were withheld and are somewhere.
+    pub(crate) fn report_leaks(&self) {
+        let mut seen = self.lock_state();
+        let leaks = seen.marks.leaks();
+        seen.violations.extend(leaks);
+    }
+
+    /// Notes that a state was reached that the journal does not tell.
+    pub(crate) fn note_label(&self, label: &'static str) {
+        self.lock_state().labels.insert(label);
+    }
+
+    /// Returns the noted states.
+    pub(crate) fn labels(&self) -> BTreeSet<&'static str> {
+        self.lock_state().labels.clone()
+    }
+
+    /// Returns the numbers of the bodies that run.
+    pub(crate) fn running_bodies(&self) -> Vec<u64> {
+        self.lock_state().running_bodies.iter().copied().collect()
+    }
+
+    /// Returns true if a call waits for a person, and no record since the given one decided about it.
+    pub(crate) fn is_pending_since(&self, path: &CallPath, since: u64) -> bool {
+        self.check_new_records();
+        let seen = self.lock_state();
+        let is_decided = seen.decided_at.get(&path.to_string()).is_some_and(|at| *at > since);
+        let pending = seen.audit.run().map(|run| run.pending_calls()).unwrap_or_default();
+        !is_decided && pending.iter().any(|pending| pending.path == *path)
+    }
+
+    /// Notes a decision that the store accepted while a driver lived. It counts, unless a later one replaces it.
+    pub(crate) fn note_accepted_post(&self, path: &CallPath, decision: Decision, scope: DecisionScope) {
+        let mut seen = self.lock_state();
+        seen.has_standing_decisions |= scope != DecisionScope::ThisCall;
+        seen.live_decisions.insert(path.to_string(), (decision, self.sim.process_number()));
+        drop(seen);
+        self.check_new_records();
+    }
+
+    /// Returns the number of records without late ends, which may follow the end of a run.
+    pub(crate) fn count_records_before_late_ends(&self) -> u64 {
+        self.check_new_records() - self.lock_state().late_end_count
+    }
+
     /// Checks all new durable records. Returns the number of records.
     pub(crate) fn check_new_records(&self) -> u64 {
         let mut seen = self.lock_state();
         for record in self.store.durable_records_from(&self.run, seen.record_count) {
-            seen.apply_record(&record);
+            let process = self.sim.process_number();
+            seen.apply_record(&record, process);
+            if self.spec.additions.marks_outputs {
+                let text = serde_json::to_string(&record).unwrap_or_default();
+                seen.marks.note_text("the journal", &text);
+            }
         }
         seen.record_count
     }
@@ -186,6 +258,10 @@ impl WorldObserver {
         if input.iter().any(is_stopped) {
             self.report_violation("the model is told that its run was stopped");
         }
+        if let Err(broken) = check_history(input) {
+            self.report_violation(format!("the model is sent a broken history: {broken}"));
+        }
+        self.note_text("the input of a model", &format!("{input:?}"));
     }
 
     /// Notes that a body asked a person: its call has not ended, though this attempt has.
@@ -298,9 +374,13 @@ impl WorldObserver {
                 seen.violations.push(format!("calls {path} and {other} both run as {key}"));
             }
         }
+        seen.body_count += 1;
+        let number = seen.body_count;
+        seen.running_bodies.insert(number);
         ObservedBody {
             observer: self.clone(),
             key: shares.then_some(key),
+            number,
             process_number: self.sim.process_number(),
         }
     }
@@ -333,8 +413,9 @@ impl WorldObserver {
 }
 
 impl ObserverState {
-    fn apply_record(&mut self, record: &JournalRecord) {
+    fn apply_record(&mut self, record: &JournalRecord, process: u64) {
         self.record_count += 1;
+        self.check_live_decision(record, process);
         if let Err(broken) = self.audit.apply_record(record) {
             self.violations.push(broken.to_string());
         }
@@ -378,7 +459,51 @@ impl ObserverState {
                     self.succeeded_keys.insert(key.clone());
                 }
             }
+            JournalEntry::CallEndedLate(_) => self.late_end_count += 1,
             _ => {}
+        }
+        if let JournalEntry::CallSettled(settled) = &record.entry
+            && settled.status == CallStatus::OutputWithheld
+        {
+            self.marks.note_withheld(path(&settled.call));
+        }
+    }
+
+    /// Checks that the last decision that was accepted about a call is the one that counts.
+    fn check_live_decision(&mut self, record: &JournalRecord, process: u64) {
+        let path = |call: &CallId| CallPath::new(&record.path, call.clone()).to_string();
+        match &record.entry {
+            // The call waits anew.
+            JournalEntry::CallHeld(held) => drop(self.live_decisions.remove(&path(&held.call))),
+            JournalEntry::DecisionRecorded(decided) => {
+                let by_live = decided.decided_by.as_deref() == Some(LIVE_APPROVER);
+                let posted = self.live_decisions.get(&path(&decided.call));
+                if !by_live {
+                    self.has_standing_decisions |= decided.scope != DecisionScope::ThisCall;
+                    self.live_decisions.remove(&path(&decided.call));
+                } else if posted.is_some_and(|(_, at)| *at == process) && !self.running_bodies.is_empty() {
+                    let is_nested = !record.path.is_empty();
+                    self.labels.insert(DECISION_BESIDE_BODY);
+                    self.labels.extend(is_nested.then_some(NESTED_DECISION_BESIDE_BODY));
+                }
+            }
+            JournalEntry::CallStarted(started) => {
+                self.check_outcome_of_decision(&path(&started.call), true);
+            }
+            JournalEntry::CallSettled(settled) if settled.status == CallStatus::Rejected => {
+                self.check_outcome_of_decision(&path(&settled.call), false);
+            }
+            _ => {}
+        }
+    }
+
+    fn check_outcome_of_decision(&mut self, path: &str, is_started: bool) {
+        let Some((decision, _)) = self.live_decisions.get(path) else { return };
+        let is_rejection = matches!(decision, Decision::Reject { .. });
+        if is_rejection == is_started && !self.has_standing_decisions {
+            let outcome = if is_started { "it started" } else { "it was rejected" };
+            self.violations
+                .push(format!("the last decision about call {path} is {decision:?}, and {outcome}"));
         }
     }
 }
@@ -386,10 +511,13 @@ impl ObserverState {
 impl Drop for ObservedBody {
     fn drop(&mut self) {
         // A crash has already removed the body with its process.
-        if let Some(key) =
-            self.key.take().filter(|_| self.process_number == self.observer.sim.process_number())
-        {
-            self.observer.lock_state().running_keys.remove(&key);
+        if self.process_number != self.observer.sim.process_number() {
+            return;
+        }
+        let mut seen = self.observer.lock_state();
+        seen.running_bodies.remove(&self.number);
+        if let Some(key) = self.key.take() {
+            seen.running_keys.remove(&key);
         }
     }
 }

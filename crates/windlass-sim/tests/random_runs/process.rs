@@ -80,6 +80,8 @@ pub(crate) async fn run_process(
             (lab.sim.elapsed(), how)
         })
     });
+    let person = (lab.spec.additions.live_decision_percent > 0)
+        .then(|| tokio::spawn(lab.clone().decide_while_running()));
     let run = async {
         if lab.spec.run.is_streamed {
             watch_run(&lab, builder).await
@@ -87,7 +89,11 @@ pub(crate) async fn run_process(
             ProcessReport::unwatched(builder.await)
         }
     };
-    let Ok(lived) = tokio::time::timeout(RUN_TIMEOUT, run).await else {
+    let lived = tokio::time::timeout(RUN_TIMEOUT, run).await;
+    if let Some(person) = person {
+        person.abort();
+    }
+    let Ok(lived) = lived else {
         lab.report_violation("the run does not end");
         return ProcessReport::unwatched(Err(StoreError::new("endless").into()));
     };
@@ -100,9 +106,9 @@ pub(crate) async fn run_process(
             lab.report_violation(format!("the run ended {took:?} after it was cancelled"));
         }
     }
-    let before = (lab.world.total_count(), lab.check_new_records());
+    let before = (lab.world.total_count(), lab.count_records_before_late_ends());
     tokio::time::sleep(Duration::from_secs(100)).await;
-    if before != (lab.world.total_count(), lab.check_new_records()) {
+    if before != (lab.world.total_count(), lab.count_records_before_late_ends()) {
         lab.report_violation("something happened after the run had come to its outcome");
     }
     lived
@@ -123,7 +129,9 @@ async fn watch_run(lab: &WorldObserver, builder: RunBuilder) -> ProcessReport {
     let cancel = stream.cancel_handle();
     let mut events: BTreeMap<CallPath, (u64, u64)> = BTreeMap::new();
     let mut stopped_on = Vec::new();
-    while let Some(RunEvent { path, kind, is_repeated, .. }) = stream.next().await {
+    while let Some(event) = stream.next().await {
+        lab.note_text("an event", &format!("{event:?}"));
+        let RunEvent { path, kind, is_repeated, .. } = event;
         match kind {
             RunEventKind::CallStarted { call, .. } => {
                 events.entry(CallPath::new(&path, call)).or_default().0 += 1;
@@ -197,7 +205,21 @@ fn build_run(lab: &Arc<WorldObserver>, sessions: &Arc<SimSessions>, origin: Proc
             })
         });
     }
-    if spec.has_layers { with_layers(lab, builder) } else { builder }
+    if spec.has_layers {
+        builder = with_layers(lab, builder);
+    }
+    if let Some(filter) = lab.spec.additions.input_filter {
+        builder = builder.input_filter(move |_, mut input| async move {
+            input.items = filter.apply(input.items);
+            input
+        });
+    }
+    // The innermost layer waits for bodies on threads.
+    if lab.spec.additions.blocking_tools.is_empty() {
+        builder
+    } else {
+        build::with_thread_layer(lab, builder)
+    }
 }
 
 fn with_layers(lab: &Arc<WorldObserver>, builder: RunBuilder) -> RunBuilder {

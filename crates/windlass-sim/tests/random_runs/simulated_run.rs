@@ -1,5 +1,6 @@
 //! Drives one run from its start to its end, through all its processes, pauses and decisions.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,16 +26,17 @@ pub(crate) struct SimReport {
     pub(crate) elapsed: Duration,
     pub(crate) journal: Vec<JournalRecord>,
     pub(crate) effects: String,
+    /// States that the journal does not tell, for the coverage.
+    pub(crate) labels: BTreeSet<&'static str>,
 }
 
-/// Simulates one seed.
-pub(crate) fn simulate(seed: u64) -> SimReport {
-    SimulatedRun::new(seed, WorldSpec::from_seed(seed), &[]).run_to_end()
+/// Simulates one world.
+pub(crate) fn simulate(seed: u64, spec: WorldSpec) -> SimReport {
+    SimulatedRun::new(seed, spec, &[]).run_to_end()
 }
 
 /// Simulates the rest of a run whose process was lost after it had written these records.
-pub(crate) fn simulate_from(seed: u64, records: &[JournalRecord]) -> SimReport {
-    let spec = WorldSpec::from_seed(seed);
+pub(crate) fn simulate_from(seed: u64, spec: WorldSpec, records: &[JournalRecord]) -> SimReport {
     let faults = spec.faults.without_crashes();
     SimulatedRun::new(seed, WorldSpec { faults, ..spec }, records).run_to_end()
 }
@@ -77,6 +79,7 @@ impl SimulatedRun {
 
     fn run_to_end(mut self) -> SimReport {
         let (end, journal) = self.run_processes();
+        self.check_withheld_outputs(end);
         let account = self.build_report(end, journal);
         let wrong = self.observer.violations();
         assert!(wrong.is_empty(), "{}\n{:#?}\n{}", wrong.join("\n"), self.observer.spec, account.to_text());
@@ -179,6 +182,7 @@ impl SimulatedRun {
             elapsed: self.observer.sim.elapsed(),
             journal,
             effects,
+            labels: self.observer.labels(),
         }
     }
 }

@@ -3,12 +3,15 @@
 use windlass::core::tool::ToolEffect;
 use windlass_sim::{SimRng, WriteFault};
 
+use crate::additions::AdditionSpec;
+
 /// The specification of a world, as plain data.
 #[derive(Debug)]
 pub(crate) struct WorldSpec {
     pub(crate) agents: Vec<AgentSpec>,
     pub(crate) run: RunSpec,
     pub(crate) faults: FaultSpec,
+    pub(crate) additions: AdditionSpec,
 }
 
 /// The specification of an agent.
@@ -197,7 +200,12 @@ impl WorldSpec {
             let handoffs = if rng.chance(35) { draw_handoffs(rng, at, &agents) } else { Vec::new() };
             agents[at].handoffs = handoffs;
         }
-        Self { agents, run: RunSpec::draw(rng), faults: FaultSpec::draw(rng) }
+        Self {
+            agents,
+            run: RunSpec::draw(rng),
+            faults: FaultSpec::draw(rng),
+            additions: AdditionSpec::default(),
+        }
     }
 }
 

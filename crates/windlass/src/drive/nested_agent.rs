@@ -89,12 +89,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
             let mut driving = AssertUnwindSafe(driving).catch_unwind();
             tokio::select! {
                 biased;
-                driven = &mut driving => driven,
+                // A call that stops requests no further model. An agent that has ended by then keeps its result.
                 () = call_stop.stopped() => {
                     call_stop.drain_deadline();
                     stop.cancel();
                     driving.await
                 }
+                driven = &mut driving => driven,
                 () = sleep_or_pending(work.prepared.tool.timeout) => {
                     ending_failure.set(&timeout);
                     stop.cancel();

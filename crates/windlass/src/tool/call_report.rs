@@ -60,9 +60,8 @@ impl<C: Send + Sync + 'static> EndedBody<'_, C> {
             }
             BodyFailure::Cancelled => (CallReport::Stopped(self.stop_mode), None),
         };
-        // A call that was stopped is no failure of the run.
         if let (true, CallReport::BodyEnded(result)) = (was_stopped, &mut report) {
-            result.run_failure = None;
+            self.excuse_stopped_call(result);
         }
         (report, warning)
     }
@@ -95,6 +94,14 @@ impl<C: Send + Sync + 'static> EndedBody<'_, C> {
             return (ended_or_due(result_for_error(tool, self.ctx, &error), Some(delay)), None);
         }
         self.report_failure(&error, format!("call `{}` failed: {error}", self.ctx.call_path()))
+    }
+
+    /// A call that was stopped with its run is no failure of the run. If another driver goes on with the run, the body was not
+    /// stopped: it had time to end, and its failure counts.
+    fn excuse_stopped_call(&self, result: &mut CallResult) {
+        if self.stop_mode == StopMode::EndRun {
+            result.run_failure = None;
+        }
     }
 
     fn report_failure(&self, error: &ToolError, warning: String) -> WarnedReport {
@@ -155,7 +162,7 @@ impl<C: Send + Sync + 'static> EndedBody<'_, C> {
         let message = truncate_message(format!("agent `{name}` {reason}"));
         let mut result = result_for_error(&self.prepared.tool, self.ctx, &ToolError::hidden(message.clone()));
         if self.stop.is_stopped() {
-            result.run_failure = None;
+            self.excuse_stopped_call(&mut result);
         }
         (CallReport::BodyEnded(result), Some(message))
     }

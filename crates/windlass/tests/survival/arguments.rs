@@ -101,7 +101,6 @@ async fn s08_every_problem_is_listed_by_path_and_the_body_never_runs() {
     }
 }
 
-#[tokio::test]
 async fn s08_ten_megabytes_are_refused_without_being_read() {
     let huge = format!(r#"{{"items":[],"note":"{}"}}"#, "x".repeat(10 * 1024 * 1024));
     for surface in RunSurface::ALL {
@@ -187,6 +186,7 @@ async fn s08_a_type_that_panics_while_it_is_read_is_that_calls_failure() {
 on_both_runtimes! {
     real_clock:
         s08_every_problem_is_listed_by_path_and_the_body_never_runs,
+        s08_ten_megabytes_are_refused_without_being_read,
         s08_ten_thousand_problems_are_counted_and_not_all_listed,
         s08_a_types_own_rule_is_told_with_its_path,
         s08_a_type_that_panics_while_it_is_read_is_that_calls_failure;

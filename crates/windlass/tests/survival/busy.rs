@@ -11,7 +11,12 @@ use windlass::hook::{Hook, HookEvent};
 use windlass::model::{ModelError, RetryAdvice};
 use windlass::prelude::*;
 use windlass::run::ModelRetryPolicy;
-use windlass::{core::tool::ToolEffect, run::RunBuilder, store::MemoryStore};
+use windlass::{
+    core::journal::{JournalEntry, JournalRecord},
+    core::tool::ToolEffect,
+    run::RunBuilder,
+    store::MemoryStore,
+};
 
 use crate::support::*;
 
@@ -139,12 +144,17 @@ async fn s21_cancel_settles_whatever_the_application_is_busy_with() {
 }
 
 /// A body of another run holds the tool's only concurrency permit.
-#[tokio::test(start_paused = true)]
 async fn s21_cancel_settles_a_call_that_waits_for_its_tools_limit() {
-    let limited = any_object_tool("effect", |_, _| pending()).max_concurrent_calls(1);
+    let held = TestLog::default();
+    let noted = held.clone();
+    let limited = any_object_tool("effect", move |_, _| {
+        noted.push("held");
+        pending()
+    });
+    let limited = limited.max_concurrent_calls(1);
     let first = agent_with(limited.clone());
     let holder = tokio::spawn(async move { first.run("go").await.map(drop) });
-    tokio::time::sleep(Duration::from_millis(1)).await;
+    wait_until(|| held.count("held") == 1).await;
     for surface in [RunSurface::Blocking, RunSurface::Streamed, RunSurface::Nested] {
         assert_cancels(surface, "the limit", &ScenarioRunner::new(surface, agent_with(limited.clone())))
             .await;
@@ -153,13 +163,12 @@ async fn s21_cancel_settles_a_call_that_waits_for_its_tools_limit() {
 }
 
 /// The reconcile function of the tool never returns.
-#[tokio::test(start_paused = true)]
 async fn s21_cancel_settles_a_call_that_is_being_reconciled() {
     let store = Arc::new(MemoryStore::default());
     let stuck = any_object_tool("effect", |_, _| pending()).reconcile(|_| pending());
     let agent = agent_with(stuck);
     let run = agent.run("go").run_id("run").store(store.clone());
-    assert!(tokio::time::timeout(Duration::from_millis(5), run).await.is_err());
+    lose_run(run, &*store, "run", |records| has_start(records, "a")).await;
     let paused = PausedRun::from_records(stored_records(&*store, "run").await).expect("the journal adds up");
     let run = agent.resume(paused);
     let cancel = run.cancel_handle();
@@ -174,12 +183,11 @@ async fn s21_cancel_settles_a_call_that_is_being_reconciled() {
 }
 
 /// The driver was lost with a call in flight, and the rule that enables its tool never returns.
-#[tokio::test(start_paused = true)]
 async fn s21_cancel_settles_a_run_whose_tools_cannot_be_found_out() {
     let store = Arc::new(MemoryStore::default());
     let agent = agent_with(any_object_tool("effect", |_, _| pending()));
     let run = agent.run("go").run_id("run").store(store.clone());
-    assert!(tokio::time::timeout(Duration::from_millis(5), run).await.is_err());
+    lose_run(run, &*store, "run", |records| has_start(records, "a")).await;
     let paused = PausedRun::from_records(stored_records(&*store, "run").await).expect("the journal adds up");
     let stuck = Agent::new("agent").tools(quick_tool().enabled_if_async(|_| pending()));
     let run = stuck.resume(paused);
@@ -191,7 +199,6 @@ async fn s21_cancel_settles_a_run_whose_tools_cannot_be_found_out() {
 }
 
 /// The reconcile function panics: the call stays in doubt, and the call beside it is unaffected.
-#[tokio::test(start_paused = true)]
 async fn s12_a_reconcile_function_that_panics_leaves_the_call_in_doubt() {
     for at_once in [true, false] {
         let (log, store) = (TestLog::default(), Arc::new(MemoryStore::default()));
@@ -202,7 +209,8 @@ async fn s12_a_reconcile_function_that_panics_leaves_the_call_in_doubt() {
         let calls = ScriptedResponse::call("a", "lost", json!({})).and_call("b", "gated", json!({}));
         let agent = scripted_agent([calls]).tools((lost, logging_tool("gated", &log).needs_approval()));
         let run = agent.run("go").run_id("run").store(store.clone());
-        assert!(tokio::time::timeout(Duration::from_millis(5), run).await.is_err());
+        let is_held = |record: &JournalRecord| matches!(&record.entry, JournalEntry::CallHeld(_));
+        lose_run(run, &*store, "run", |records| has_start(records, "a") && records.iter().any(is_held)).await;
         let mut paused =
             PausedRun::from_records(stored_records(&*store, "run").await).expect("the journal adds up");
         paused.approve("b").expect("it waits");
@@ -215,5 +223,9 @@ async fn s12_a_reconcile_function_that_panics_leaves_the_call_in_doubt() {
 
 on_both_runtimes! {
     paused_clock:
-        s21_cancel_settles_whatever_the_application_is_busy_with;
+        s12_a_reconcile_function_that_panics_leaves_the_call_in_doubt,
+        s21_cancel_settles_whatever_the_application_is_busy_with,
+        s21_cancel_settles_a_call_that_waits_for_its_tools_limit,
+        s21_cancel_settles_a_call_that_is_being_reconciled,
+        s21_cancel_settles_a_run_whose_tools_cannot_be_found_out;
 }

@@ -107,6 +107,7 @@ async fn s14_a_deadline_holds_where_the_clean_up_does_not_end() {
     }
 }
 
+// One thread: the clock decides which of its waits ends first.
 #[tokio::test(start_paused = true)]
 async fn s14_a_timeout_that_ends_the_run_lets_the_others_settle() {
     for surface in RunSurface::ALL {
@@ -131,6 +132,7 @@ async fn s14_a_timeout_that_ends_the_run_lets_the_others_settle() {
 
 /// A nested agent is the body of its call and shares that call's deadline. The deadline stops its own calls
 /// too; time spent waiting for a person does not count.
+// One thread: the clock decides which of its waits ends first.
 #[tokio::test(start_paused = true)]
 async fn s14_an_agent_inside_a_call_has_a_deadline_too() {
     for surface in RunSurface::ALL {
@@ -157,6 +159,7 @@ async fn s14_an_agent_inside_a_call_has_a_deadline_too() {
     }
 }
 
+// One thread: the clock decides which of its waits ends first.
 #[tokio::test(start_paused = true)]
 async fn s14_the_time_that_a_person_takes_is_not_an_agents() {
     for surface in RunSurface::ALL {

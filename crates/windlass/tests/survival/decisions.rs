@@ -294,7 +294,7 @@ async fn s48_a_decision_after_the_expiry_does_not_count() {
     }
 }
 
-/// The decision was posted before the expiry and applied after it.
+/// The decision was posted before the expiry and applied after it. One thread: the clock decides.
 #[tokio::test]
 async fn s48_a_decision_that_was_posted_in_time_counts() {
     for surface in [RunSurface::Blocking, RunSurface::Nested] {

@@ -78,6 +78,7 @@ async fn s04_every_call_that_started_ends_once_however_it_ends() {
     }
 }
 
+// One thread: the clock decides which of its waits ends first.
 #[tokio::test(start_paused = true)]
 async fn s04_every_call_that_started_ends_once_where_the_run_fails() {
     for surface in RunSurface::ALL {
@@ -105,6 +106,7 @@ async fn s04_every_call_that_started_ends_once_where_the_run_fails() {
     }
 }
 
+// One thread: the clock decides which of its waits ends first.
 #[tokio::test(start_paused = true)]
 async fn s04_every_call_that_started_ends_once_where_the_run_is_cancelled() {
     for surface in [RunSurface::Blocking, RunSurface::Streamed, RunSurface::Nested] {
@@ -145,6 +147,7 @@ async fn s04_every_call_that_started_ends_once_where_the_run_is_cancelled() {
 }
 
 /// A nested agent waits for approval when a sibling call fails the run.
+// One thread: the clock decides which of its waits ends first.
 #[tokio::test(start_paused = true)]
 async fn s04_an_agent_that_waits_ends_once_where_the_run_fails() {
     for surface in RunSurface::ALL {

@@ -446,6 +446,7 @@ async fn s18_a_call_that_was_stopped_is_no_failure() {
 
 /// The third call fails at once, the first by itself during the drain. The report does not depend on the order of the
 /// failures, and the call between them keeps its result.
+// One thread: the clock decides which of its waits ends first.
 #[tokio::test(start_paused = true)]
 async fn s18_a_failure_during_the_drain_counts_by_its_place() {
     for surface in RunSurface::ALL {

@@ -178,6 +178,7 @@ fn with_usage(reply: ScriptedResponse, input: u64, output: u64) -> ScriptedRespo
     reply.usage(Some(Usage::of_tokens(input, output)))
 }
 
+// One thread: the clock decides which of its waits ends first.
 #[tokio::test(start_paused = true)]
 async fn s57_a_request_that_was_cancelled_is_of_unknown_cost() {
     for surface in RunSurface::ALL {
@@ -208,6 +209,7 @@ async fn s57_a_request_that_was_cancelled_is_of_unknown_cost() {
     }
 }
 
+// One thread: the clock decides which of its waits ends first.
 #[tokio::test(start_paused = true)]
 async fn s57_a_request_that_a_guardrail_cut_off_is_of_unknown_cost() {
     for surface in [RunSurface::Blocking, RunSurface::Streamed, RunSurface::Nested] {
@@ -225,6 +227,7 @@ async fn s57_a_request_that_a_guardrail_cut_off_is_of_unknown_cost() {
 }
 
 /// The response arrived and its usage is known, though the guardrail discarded it.
+// One thread: the clock decides which of its waits ends first.
 #[tokio::test(start_paused = true)]
 async fn s57_an_answer_that_a_guardrail_took_back_was_paid_for() {
     for surface in [RunSurface::Blocking, RunSurface::Streamed, RunSurface::Nested] {

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::future::Future;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -375,6 +376,36 @@ pub async fn wait_until(mut is_true: impl FnMut() -> bool) {
     .await;
 }
 
+/// Drives a run until its store has records of which `is_due` is true, and drops it there, as a lost process does.
+pub async fn lose_run<T: fmt::Debug>(
+    run: impl IntoFuture<Output = T>,
+    store: &dyn Store,
+    id: &str,
+    is_due: impl Fn(&[JournalRecord]) -> bool,
+) {
+    let mut run = Box::pin(run.into_future());
+    with_timeout(async {
+        loop {
+            let ended = tokio::time::timeout(Duration::from_millis(1), &mut run).await;
+            if let Ok(ended) = ended {
+                panic!("the run ended before it was lost: {ended:?}");
+            }
+            let lines = store.load_journal(&id.into(), 0).await.unwrap_or_default();
+            if is_due(&decode_lines(&lines).expect("what was written can be read")) {
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+/// Returns true if a call has started.
+pub fn has_start(records: &[JournalRecord], call: &str) -> bool {
+    records.iter().any(
+        |record| matches!(&record.entry, JournalEntry::CallStarted(started) if started.call.as_str() == call),
+    )
+}
+
 /// Blocks a thread until the test opens the latch, or for 30 seconds.
 #[derive(Clone, Default)]
 pub struct ThreadLatch(Arc<(Mutex<bool>, Condvar)>);
@@ -404,6 +435,7 @@ macro_rules! on_both_runtimes {
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn on_worker_threads() {
+                crate::support::print_shuffle_seed();
                 super::$paused().await;
             }
         })+)?
@@ -415,6 +447,7 @@ macro_rules! on_both_runtimes {
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn on_worker_threads() {
+                crate::support::print_shuffle_seed();
                 super::$real().await;
             }
         })+)?
@@ -428,10 +461,30 @@ pub fn has_worker_threads() -> bool {
     Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread
 }
 
-/// Lets other bodies go first, at random, if the test runs on worker threads.
-async fn shuffle_bodies() {
+/// Environment variable with the seed of a shuffle to repeat.
+const SHUFFLE_SEED_VARIABLE: &str = "WINDLASS_SHUFFLE_SEED";
+
+/// Returns the seed that decides which bodies let others go first: that of the environment, or a new one.
+fn shuffle_seed() -> u64 {
+    static SEED: OnceLock<u64> = OnceLock::new();
+    *SEED.get_or_init(|| match std::env::var(SHUFFLE_SEED_VARIABLE) {
+        Ok(seed) => seed.parse().expect("the seed is a number"),
+        Err(_) => RandomState::new().hash_one(0),
+    })
+}
+
+/// Prints the seed of the shuffle, which a failing test shows.
+pub fn print_shuffle_seed() {
+    println!("bodies are shuffled with seed {0}: {SHUFFLE_SEED_VARIABLE}={0} repeats it", shuffle_seed());
+}
+
+/// Lets other bodies go first if the test runs on worker threads: the seed, the call and the place in its body decide how
+/// often.
+async fn shuffle_bodies(call: &CallPath, place: &str) {
     if has_worker_threads() {
-        match RandomState::new().hash_one(0) % 4 {
+        let mut hasher = DefaultHasher::new();
+        (shuffle_seed(), call.to_string(), place).hash(&mut hasher);
+        match hasher.finish() % 4 {
             0 => {}
             1 => tokio::time::sleep(Duration::from_millis(1)).await,
             times => {
@@ -535,9 +588,10 @@ where
     let shuffled = move |ctx: ToolContext, arguments: Value| {
         let body = body.clone();
         async move {
-            shuffle_bodies().await;
+            let call = ctx.call_path().clone();
+            shuffle_bodies(&call, "before").await;
             let result = body(ctx, arguments).await;
-            shuffle_bodies().await;
+            shuffle_bodies(&call, "after").await;
             result
         }
     };

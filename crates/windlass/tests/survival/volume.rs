@@ -85,16 +85,20 @@ async fn s10_ten_thousand_calls_that_conflict() {
     check_volume(10_000, 1, one_by_one).await;
 }
 
-#[tokio::test]
 async fn s10_ten_thousand_calls_are_cancelled() {
-    let agent = Agent::new("busy")
-        .model(BusyModel { calls_per_turn: 10_000, turns: 1 })
-        .tools(any_object_tool("count", |_, _| std::future::pending()));
+    let begun = Arc::new(AtomicUsize::default());
+    let noted = begun.clone();
+    let agent = Agent::new("busy").model(BusyModel { calls_per_turn: 10_000, turns: 1 }).tools(
+        any_object_tool("count", move |_, _| {
+            noted.fetch_add(1, Ordering::SeqCst);
+            std::future::pending()
+        }),
+    );
     let run = agent.run("go");
     let cancel = run.cancel_handle();
     let (outcome, ()) = with_timeout(async {
         tokio::join!(run, async {
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            wait_until(|| begun.load(Ordering::SeqCst) > 1_000).await;
             cancel.cancel();
         })
     })
@@ -121,6 +125,7 @@ async fn s10_ten_thousand_runs_at_once() {
 
 on_both_runtimes! {
     real_clock:
+        s10_ten_thousand_calls_are_cancelled,
         s10_ten_thousand_calls_in_one_turn,
         s10_two_thousand_turns_of_one_call,
         s10_ten_thousand_calls_that_conflict,

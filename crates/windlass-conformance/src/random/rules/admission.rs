@@ -16,26 +16,26 @@ pub(super) fn strict_arguments(pair: &mut OutcomePair) {
             || list_items(&outcome["model_calls"]).any(|request| request["agent"] == call.tool["agent"])
             || is_approval_asked(outcome, call.id)
     };
-    let is_fork = pair.calls().any(|call| {
-        argument_validity(&call) == ArgumentValidity::UnknownKeys
+    let forks = pair.calls_like(|call| {
+        argument_validity(call) == ArgumentValidity::UnknownKeys
             && !call.tool.is_null()
-            && is_started(&pair.reference, &call)
-            && (call.tool["kind"] == "agent" || !is_started(&pair.windlass, &call))
+            && is_started(&pair.reference, call)
+            && (call.tool["kind"] == "agent" || !is_started(&pair.windlass, call))
     });
-    if is_fork {
-        pair.forget_all();
+    if !forks.is_empty() {
+        pair.forget_from(&forks);
     }
 }
 
 /// The reference requested approval for a call with invalid arguments, and Windlass did not.
 pub(super) fn unusable_not_asked(pair: &mut OutcomePair) {
-    let is_fork = pair.calls().any(|call| {
-        argument_validity(&call) != ArgumentValidity::Valid
+    let forks = pair.calls_like(|call| {
+        argument_validity(call) != ArgumentValidity::Valid
             && is_approval_asked(&pair.reference, call.id)
             && !is_approval_asked(&pair.windlass, call.id)
     });
-    if is_fork {
-        pair.forget_all();
+    if !forks.is_empty() {
+        pair.forget_from(&forks);
     }
 }
 
@@ -44,15 +44,15 @@ pub(super) fn rule_is_asked(pair: &mut OutcomePair) {
     let is_checked = |outcome: &Value, id: &str| {
         lines(&outcome["log"]).any(|line| line.strip_prefix("approval check ") == Some(id))
     };
-    let is_fork = pair.calls().any(|call| {
+    let forks = pair.calls_like(|call| {
         call.tool["approval"].is_object()
             && call.tool["params"]["s"] == "string?"
             && call.args.get("s").is_none()
             && is_checked(&pair.windlass, call.id)
             && !is_checked(&pair.reference, call.id)
     });
-    if is_fork {
-        pair.forget_all();
+    if !forks.is_empty() {
+        pair.forget_from(&forks);
     }
 }
 
@@ -68,7 +68,7 @@ pub(super) fn decision_stands(pair: &mut OutcomePair) {
         ids
     };
     let rounds = list_items(&pair.windlass["rounds"]).zip(list_items(&pair.scenario["decisions"]));
-    let mut is_fork = false;
+    let mut forks = Vec::new();
     // The reference keeps approved calls of nested agents waiting, and later standing decisions reach them.
     let mut waiting: Vec<String> = Vec::new();
     for (round, decision) in rounds {
@@ -78,15 +78,18 @@ pub(super) fn decision_stands(pair: &mut OutcomePair) {
             ids.filter_map(|id| tool_of(&id)).collect()
         };
         let (single, standing) = (tools(["approve", "reject"]), tools(["always", "never"]));
-        is_fork |= standing.iter().any(|tool| single.contains(tool) || waiting.contains(tool));
+        let mut is_fork = standing.iter().any(|tool| single.contains(tool) || waiting.contains(tool));
         let nested =
             decided(decision, "approve").into_iter().filter(|id| is_pending(id) && pair.is_nested_call(id));
         waiting.extend(nested.filter_map(|id| tool_of(&id)));
         let (always, never) = (tools(["always", "always"]), tools(["never", "never"]));
         is_fork |= always.iter().any(|tool| never.contains(tool));
+        if is_fork {
+            forks.extend(list_items(round).map(|item| text(&item["id"]).to_owned()));
+        }
     }
-    if is_fork {
-        pair.forget_all();
+    if !forks.is_empty() {
+        pair.forget_from(&forks);
     }
 }
 
@@ -95,7 +98,8 @@ pub(super) fn decision_stands(pair: &mut OutcomePair) {
 pub(super) fn decided_by_path(pair: &mut OutcomePair) {
     let refusal = "Cannot apply approval because the same tool invocation identity belongs to both";
     if text(&pair.reference["error"]["message"]).starts_with(refusal) {
-        pair.forget_all();
+        let repeated = pair.repeated_ids();
+        pair.forget_from(&repeated);
     }
 }
 
@@ -103,7 +107,11 @@ pub(super) fn decided_by_path(pair: &mut OutcomePair) {
 pub(super) fn resumes_with_output_guardrails(pair: &mut OutcomePair) {
     let refusal = "Cannot resume a serialized approval checkpoint with output guardrails";
     if text(&pair.reference["error"]["message"]).starts_with(refusal) {
-        pair.forget_all();
+        // The refused resume is that of its last pause.
+        let last = list_items(&pair.reference["rounds"]).next_back();
+        let pending: Vec<String> =
+            last.into_iter().flat_map(list_items).map(|item| text(&item["id"]).to_owned()).collect();
+        pair.forget_from(&pending);
     }
 }
 
@@ -123,13 +131,13 @@ pub(super) fn nested_failure_not_asked_again(pair: &mut OutcomePair) {
         list_items(&agent["output_guardrails"]).next().is_some()
     };
     let has_guarded = object_values(&pair.scenario["tools"]).any(is_guarded);
-    let is_fork = pair.calls().any(|call| {
+    let forks = pair.calls_like(|call| {
         rounds(&pair.reference, call.id) > rounds(&pair.windlass, call.id)
             && pair.is_nested_call(call.id)
             && (is_executed(call.id) || has_guarded)
     });
-    if is_fork {
-        pair.forget_all();
+    if !forks.is_empty() {
+        pair.forget_from(&forks);
     }
 }
 
@@ -182,7 +190,7 @@ pub(super) fn nested_approved_alone(pair: &mut OutcomePair) {
         outcome_differences(&pair.reference, &pair.windlass).iter().any(|difference| difference.key == key)
     };
     if has_early && ["rounds", "pending", "items"].into_iter().any(key_differs) {
-        pair.forget_all();
+        pair.forget_from(&decided);
     } else if has_early {
         pair.forget(&["context"]);
     }

@@ -16,7 +16,7 @@ pub(super) fn cancelled_pause(pair: &mut OutcomePair) {
         && is_cancelled(&pair.windlass)
         && paused(&pair.reference) > paused(&pair.windlass)
     {
-        pair.forget_all();
+        pair.forget_longer();
     }
 }
 
@@ -56,7 +56,7 @@ pub(super) fn failure_before_cancel(pair: &mut OutcomePair) {
     }
     if pair.scenario["input"].as_array().is_some_and(|inputs| inputs.len() > 1) {
         // The reference continues with the next run.
-        pair.forget_all();
+        pair.forget_longer();
     } else if is_cancelled(&pair.reference) {
         let keys = ["status", "last_agent", "usage", "events", "error", "items", "session", "final_output"];
         pair.forget(&keys);
@@ -75,6 +75,6 @@ pub(super) fn cancel_at_first_event(pair: &mut OutcomePair) {
     if run["cancel_mode"] == "immediate" && !has_asked {
         pair.forget(&["log"]);
     } else if run["session"] == true && pair.reference["usage"]["requests"] == 0 {
-        pair.forget_all();
+        pair.forget_longer();
     }
 }

@@ -215,7 +215,7 @@ pub(super) fn reused_id_refused(pair: &mut OutcomePair) {
     // Until then, one of them did all that the other did.
     let has_same_begin = pair.is_windlass_ahead() || pair.is_reference_ahead();
     if has_same_begin && (is_of_another || (is_reused && (is_refused || is_renamed))) {
-        pair.forget_all();
+        pair.forget_longer();
         return;
     }
     // Both fail the run, the reference because of the id, and before the end hook of the request.

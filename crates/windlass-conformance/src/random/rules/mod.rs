@@ -26,6 +26,8 @@ pub struct ExplainedPair {
     pub reasons: Vec<&'static str>,
     /// Differences that no rule explains.
     pub unexplained: Vec<OutcomeDifference>,
+    /// True if a rule forgot what came after a fork.
+    pub is_forked: bool,
 }
 
 /// Applies rules to a pair of outcomes, in order.
@@ -45,7 +47,7 @@ pub fn explain_pair(pair: &OutcomePair, rules: &[DifferenceRule]) -> ExplainedPa
             unexplained = left;
         }
     }
-    ExplainedPair { reasons, unexplained }
+    ExplainedPair { reasons, unexplained, is_forked: pair.is_forked }
 }
 
 /// The declared differences, and the ties: events at the same instant, whose order is a matter of scheduling.

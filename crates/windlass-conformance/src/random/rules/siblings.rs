@@ -401,8 +401,9 @@ pub(super) fn enabled_before_body(pair: &mut OutcomePair) {
         error["kind"] == "ModelBehaviorError"
             && text(&error["message"]).starts_with(&format!("the model called `{}`,", call.name))
     };
-    if pair.calls().any(|call| is_switched_off(&call) && is_fatal(&call)) {
-        pair.forget_all();
+    let forks = pair.calls_like(|call| is_switched_off(call) && is_fatal(call));
+    if !forks.is_empty() {
+        pair.forget_from(&forks);
         return;
     }
     let found: Vec<(String, String)> = pair
