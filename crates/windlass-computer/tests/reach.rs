@@ -148,8 +148,8 @@ async fn a_state_is_stored_and_a_later_browser_begins_with_it() {
     second.close().await;
 }
 
-/// A page replaces a function of a frame's empty document, whose window the next document of the frame keeps. A script
-/// that restored local storage beside the page's own scripts would call it with the storage of every site.
+/// A page replaces functions of a frame's empty document, whose window the next document of the frame keeps. If the script
+/// that restores local storage ran in that window, they would be called with the storage of every site.
 #[tokio::test]
 async fn a_hostile_page_reads_no_stored_data_of_other_sites() {
     let pages = TestPageServer::serve().await;
