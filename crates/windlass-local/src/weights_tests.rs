@@ -99,7 +99,7 @@ fn a_fetch_runs_no_file_of_the_current_folder() {
     let path = env::var_os("PATH").unwrap_or_default();
     let relative = env::join_paths([PathBuf::from(".")].into_iter().chain(env::split_paths(&path)));
     // First the modules alone, then also the program.
-    for path in [path.clone(), relative.expect("a list")] {
+    for path in [path, relative.expect("a list")] {
         fetch_in_hostile_folder(&hostile, &wheels, &path);
         let ran = fs::read_to_string(&marker).unwrap_or_default();
         assert_eq!(ran, "", "these files of the workspace were run");

@@ -48,8 +48,8 @@ impl StorageState {
     }
 
     /// Returns a script that restores the local storage of an origin when it is first opened. It contains the storage of
-    /// all origins and runs in documents of any site, so it must run in a world of its own: in that of the page, a
-    /// function that the page replaced would see them.
+    /// all origins and runs in documents of any site, so it must run in a world of its own, where nothing that a
+    /// page replaces is called.
     pub(super) fn restore_script(&self) -> Option<String> {
         let origins = self.0["origins"].as_array().filter(|origins| !origins.is_empty())?;
         Some(format!(
