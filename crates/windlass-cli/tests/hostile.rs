@@ -10,7 +10,7 @@ mod support;
 use std::os::unix::fs::PermissionsExt;
 
 use proptest::prelude::*;
-use pty_screen::PtyScreen;
+use pty_screen::{PtyScreen, foreign_character};
 use serde_json::{Value, json};
 use support::{TestProject, windlass_command};
 
@@ -52,8 +52,7 @@ fn an_argument_cannot_overwrite_the_command_that_is_shown() {
 }
 
 #[test]
-fn the_name_of_an_argument_is_no_control_sequence() {
-    // The tool would refuse the argument, but a person could be shown it by an older program or a remote tool.
+fn the_text_of_a_question_is_no_control_sequence() {
     let project = project_with_calls(
         "tools = [\"ask_person\"]",
         &[("c1", "ask_person", json!({ "question": "Who?\n\u{1b}[2J\u{1b}]52;c;cm0=\u{7}\u{9b}2J" }))],
@@ -539,31 +538,94 @@ fn a_hint_works_from_the_folder_where_it_is_read() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(6) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(16) })]
 
     /// Whatever strings a model sends, in every place, no hidden character reaches the terminal, and the screen has
-    /// every argument as a literal.
+    /// every argument as a literal and nothing else.
     #[test]
     fn nothing_that_a_model_sends_reaches_the_terminal_raw(
         values in prop::collection::vec(hostile_text(), 1..4),
         id in hostile_text(),
+        unknown in hostile_text(),
     ) {
         let words: Vec<String> = values.iter().map(|value| value.replace('\0', "")).collect();
-        let call = json!({ "program": "true", "args": words });
-        let id = format!("c{id}");
-        let project = project_with_calls(SHELL, &[(&id, "run_command", call)], "Done.");
-        let mut screen = PtyScreen::start(project.folder(), 200, 100, &["run", ".", "Go."]);
+        let mut refused = command(&["true"]);
+        refused[&unknown] = json!(unknown);
+        let (tool, id) = (format!("t{unknown}"), format!("x{id}"));
+        // Two calls are refused and shown on a line each; the third one is displayed and waits.
+        let calls = [
+            ("c1", "run_command", refused),
+            ("c2", tool.as_str(), json!({})),
+            (id.as_str(), "run_command", json!({ "program": "true", "args": words })),
+        ];
+        let project = project_with_calls(SHELL, &calls, "Done.");
+        let mut screen = PtyScreen::start(project.folder(), 200, 100, &["run", ".", "Go.", "--run-id", "one"]);
         screen.wait_for_question("Allow it?");
-        let shown = screen.screen_text();
-        let joined: String = shown
-            .lines()
-            .filter_map(|line| line.strip_prefix("  │ ").or_else(|| line.strip_prefix("  ┊ ")))
-            .map(|line| line.replace(' ', ""))
-            .collect();
-        let expected = windlass_text::escape_json(&json!(words).to_string()).replace(' ', "");
-        prop_assert!(joined.contains(&expected), "{shown}\n{expected}");
+        let rows = screen.screen_rows();
+        let shown = rows.join("\n");
+        let title = rows.iter().position(|row| row == "  helper would like to call run_command:");
+        let title = title.unwrap_or_else(|| panic!("there is no call: {shown}"));
+        let (before, call) = rows.split_at(title);
+        prop_assert_eq!(&before[0], "helper scripted:answers.jsonl · run one", "{}", shown);
+        prop_assert_eq!(&before[title - 1], "", "{}", shown);
+        prop_assert!(before[title - 2].starts_with("  ? run_command  "), "{}", shown);
+        prop_assert!(before[title - 2].ends_with("  waits for a person"), "{}", shown);
+        // Each refused call has a line, and its error below it.
+        let is_line_of_call = |row: &&String| row.starts_with("  ✗ ");
+        prop_assert_eq!(before.iter().filter(is_line_of_call).count(), 2, "{}", shown);
+        prop_assert!(before[1..title - 2].iter().all(|row| row.starts_with("  ✗ ") || row.starts_with("    ")), "{}", shown);
+        let (prompt, body) = call[1..].split_last().expect("a prompt");
+        prop_assert_eq!(prompt, "  Allow it? [y]es [n]o [a]lways in this run [e]dit [l]ater ›", "{}", shown);
+        let mut lines: Vec<String> = Vec::new();
+        for row in body {
+            if let Some(line) = row.strip_prefix("  │ ") {
+                lines.push(line.replace(' ', ""));
+            } else if let (Some(line), Some(last)) = (row.strip_prefix("  ┊ "), lines.last_mut()) {
+                last.push_str(&line.replace(' ', ""));
+            } else {
+                prop_assert!(false, "a line without a bar: {}", shown);
+            }
+        }
+        let literal = windlass_text::escape_json(&json!(words).to_string()).replace(' ', "");
+        prop_assert_eq!(lines, [format!("args{literal}"), r#"program"true""#.to_owned()], "{}", shown);
+
+        let written = screen.written();
         screen.type_keys("l\n");
-        screen.wait_for_exit();
+        let (_, shown) = screen.wait_for_exit();
+        // The id is in the list of the calls that wait, which is cut off at the end of a line.
+        let listed = shown.lines().skip_while(|line| !line.starts_with("? run one waits")).nth(1);
+        let listed = listed.unwrap_or_else(|| panic!("there is no list: {shown}"));
+        let expected = windlass_text::SafeText::from_line(&format!("{id}  run_command"));
+        let (listed, expected) = (listed.trim_start().trim_end_matches('…').trim_end(), expected.as_str());
+        prop_assert!(expected.starts_with(listed) || listed.starts_with(expected), "{}\n{}", shown, expected);
+        prop_assert_eq!(foreign_character(&written), None);
+        for words in [&["show", "one"][..], &["runs"], &["verify", "one"]] {
+            let screen = PtyScreen::start(project.folder(), 200, 100, words);
+            let written = screen.written();
+            screen.wait_for_exit();
+            prop_assert_eq!(foreign_character(&written), None, "{:?}", words);
+        }
+    }
+}
+
+#[test]
+fn hidden_characters_of_an_output_are_found() {
+    let find = |text: &str| foreign_character(&text.as_bytes().to_vec().into());
+    for own in ["plain → text\r\n", "\u{1b}[1;32m✓\u{1b}[0m", "\u{1b}[3A\r\u{1b}[J\u{1b}[K", "\u{1b}[?2004h"]
+    {
+        assert_eq!(find(own), None, "{own:?}");
+    }
+    for foreign in [
+        "\u{1b}[2;2H",
+        "\u{1b}]52;c;x\u{7}",
+        "\u{1b}[?1049h",
+        "\u{9b}2J",
+        "a\u{202e}b",
+        "a\u{200b}b",
+        "a\tb",
+        "\u{1b}",
+    ] {
+        assert!(find(foreign).is_some(), "{foreign:?}");
     }
 }
 

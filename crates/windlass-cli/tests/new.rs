@@ -40,6 +40,35 @@ fn a_new_project_builds_passes_its_tests_and_runs() {
     cargo(&["check", "--quiet", "--offline", "--features", "models"]);
 }
 
+/// The current folder may be somebody else's repository, whose configuration names programs that git runs.
+#[test]
+fn a_repository_in_the_current_folder_runs_nothing() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let folder = folder.path().canonicalize().expect("a path");
+    let made = Command::new("git").args(["init", "--quiet", "--bare", "."]).current_dir(&folder).output();
+    let made = made.expect("git runs");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let marker = folder.join("ran");
+    let mut config = std::fs::read_to_string(folder.join("config")).expect("it is there");
+    config.push_str(&format!(
+        "[protocol \"ext\"]\n\tallow = always\n[url \"ext::touch {}\"]\n\tinsteadOf = file:///nowhere/x\n",
+        marker.display()
+    ));
+    std::fs::write(folder.join("config"), config).expect("written");
+    // The attack works on git itself.
+    let run = |marker: &Path| {
+        let ran = marker.exists();
+        let _ = std::fs::remove_file(marker);
+        ran
+    };
+    let listed = Command::new("git").args(["ls-remote", "file:///nowhere/x"]).current_dir(&folder).output();
+    listed.expect("git runs");
+    assert!(run(&marker), "git obeys the configuration of the folder");
+    let made = windlass_command(&folder, &["new", "my-agent", "--git", "file:///nowhere/x"]).output();
+    assert_eq!(made.expect("it runs").status.code(), Some(5));
+    assert!(!run(&marker), "a program of the folder was run");
+}
+
 #[test]
 fn a_source_that_does_not_resolve_is_not_written() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -68,8 +68,28 @@ const LIBRARIES: [&str; 16] = [
     "windlass-tools",
 ];
 /// Words with which a library could write to a standard stream.
-const WRITING: [&str; 7] =
-    ["print!(", "println!(", "eprint!(", "eprintln!(", "dbg!(", "::stdout()", "::stderr()"];
+const WRITING: [&str; 18] = [
+    "print!(",
+    "println!(",
+    "eprint!(",
+    "eprintln!(",
+    "dbg!(",
+    "print!{",
+    "println!{",
+    "print![",
+    "println![",
+    "/dev/tty",
+    "/dev/std",
+    "/dev/fd",
+    "/dev/pts",
+    "/proc/self/fd/1",
+    "/proc/self/fd/2",
+    "rustix::stdio",
+    "from_raw_fd",
+    "FromRawFd",
+];
+/// Types of the standard streams, which only their users name.
+const STREAM_TYPES: [&str; 4] = ["Stdout", "Stderr", "StdoutLock", "StderrLock"];
 /// Files of libraries that use a standard stream, with the reason.
 const LIBRARY_EXCEPTIONS: [(&str, &str); 3] = [
     ("windlass-mcp/src/serve/mod.rs", "the protocol of an MCP server, which is a program of its own"),
@@ -84,7 +104,26 @@ fn writing_words(line: &str) -> Vec<&'static str> {
         return Vec::new();
     }
     let packed: String = line.chars().filter(|letter| !letter.is_whitespace()).collect();
-    WRITING.into_iter().filter(|word| packed.contains(word)).collect()
+    let mut found: Vec<&str> = WRITING.into_iter().filter(|word| packed.contains(word)).collect();
+    let is_word =
+        |letter: Option<char>| letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_');
+    // A function of that name is called, or imported. A method belongs to a child process.
+    let is_import = packed.starts_with("usestd::io") || packed.starts_with("pubusestd::io");
+    for stream in ["stdout", "stderr"] {
+        found.extend(packed.match_indices(stream).filter_map(|(at, _)| {
+            let (before, after) = (packed[..at].chars().next_back(), &packed[at + stream.len()..]);
+            let is_call = after.starts_with("()") && before != Some('.') && !is_word(before);
+            (is_call || is_import).then_some(stream)
+        }));
+    }
+    for stream in STREAM_TYPES {
+        found.extend(packed.match_indices(stream).filter_map(|(at, _)| {
+            let (before, after) =
+                (packed[..at].chars().next_back(), packed[at + stream.len()..].chars().next());
+            (!is_word(before) && !is_word(after)).then_some(stream)
+        }));
+    }
+    found
 }
 
 /// Returns the words in a line with which a module could go past the terminal module.
@@ -159,8 +198,28 @@ fn libraries_write_to_no_standard_stream() {
         }
     }
     assert!(found.is_empty(), "these lines write past the command: {found:#?}");
-    for line in [r#"println ! ("{name}");"#, "let out = std :: io :: stderr ();", r#"dbg!(value)"#] {
+    for line in [
+        r#"println ! ("{name}");"#,
+        "let out = std :: io :: stderr ();",
+        r#"dbg!(value)"#,
+        "use std::io::{Write, stderr};",
+        "use std::io::stdout as out;",
+        "stderr ().write_all(text)",
+        "fn print(out: &mut std::io::Stdout) {",
+        "let lock: StderrLock<'_> = out;",
+        r#"File::options().write(true).open("/dev/tty")"#,
+        r#"std::fs::write("/proc/self/fd/2", text)"#,
+        "rustix::io::write(rustix::stdio::stderr(), text)",
+    ] {
         assert!(!writing_words(line).is_empty(), "{line}");
+    }
+    for line in [
+        "command.stdout(Stdio::piped())",
+        "child.stderr().take()",
+        "let stdout = output.stdout;",
+        "struct StdoutTail {",
+    ] {
+        assert_eq!(writing_words(line), Vec::<&str>::new(), "{line}");
     }
     assert!(writing_words("/// println!(\"an example\");").is_empty());
 }

@@ -83,6 +83,16 @@ impl JudgedCalls {
         calls.remove(at).map(|(.., judged)| judged)
     }
 
+    /// Drops everything that the calls of a run hold about a computer that was disposed of: the computer and its pictures.
+    /// The calls stay, and are refused if they are approved later.
+    pub(crate) fn forget_computer(&self, run: &RunId, seat: &Arc<RunComputer>) {
+        for (_, _, judged) in self.lock().iter_mut().filter(|(known, ..)| known == run) {
+            if judged.seat.as_ref().is_some_and(|known| Arc::ptr_eq(known, seat)) {
+                (judged.seat, judged.evidence) = (None, None);
+            }
+        }
+    }
+
     pub(crate) fn forget_run(&self, run: &RunId) {
         self.lock().retain(|(known, ..)| known != run);
     }

@@ -173,6 +173,7 @@ impl ComputerRegistry {
             is_this.then(|| seats.remove(run))
         };
         if removed.is_some() {
+            self.judged_calls.forget_computer(run, seat);
             self.settings.source.dispose(seat.computer.clone()).await;
         }
     }

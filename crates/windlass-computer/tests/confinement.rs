@@ -167,8 +167,15 @@ async fn a_list_of_sites_that_matches_nothing_is_an_error() {
         assert!(error.contains("`BrowserOptions::allowed_sites`"), "{wrong:?}: {error}");
         assert!(wrong.is_empty() || error.contains("write a host such as"), "{error}");
     }
-    for right in ["example.org", "*.example.org", "example.org:8080", "127.0.0.1", "[::1]:80", "münchen.de"]
-    {
+    for right in [
+        "example.org",
+        "*.example.org",
+        "example.org:8080",
+        "127.0.0.1",
+        "[::1]:80",
+        "münchen.de",
+        "example.org.",
+    ] {
         AllowedSites::only([right]).validate().expect(right);
     }
     let paper = paper::RecordingComputer::default();

@@ -10,8 +10,8 @@ use std::io::Write;
 
 use support::{TestPageServer, point_at, poll_until, recorded_value, start_browser};
 use windlass_computer::{
-    Browser, BrowserOptions, BrowserWindow, Computer, ComputerError, Desktop, DesktopOptions, KeyChord,
-    MouseButton, ScreenRegion,
+    Browser, BrowserOptions, BrowserWindow, Computer, ComputerError, ComputerProvider, Desktop,
+    DesktopOptions, KeyChord, MouseButton, ScreenRegion,
 };
 
 const NONE: KeyChord = KeyChord::EMPTY;
@@ -153,7 +153,7 @@ async fn a_picture_shows_the_effect_of_the_action_and_the_pointer() {
     let colour = |clicks: u64| if clicks % 2 == 1 { [0, 0, 255] } else { [255, 0, 0] };
     let (mut tries, mut shown) = (0, 0);
     // A page that is late because the machine is busy says nothing about the picture.
-    for _ in 0..60 {
+    for _ in 0..200 {
         let settled = poll_until(async || {
             let picture = desktop.screenshot().await.expect("a picture");
             decode_pixels(&picture)(900, 300) == colour(number("clicks").await)
@@ -179,11 +179,29 @@ async fn a_picture_shows_the_effect_of_the_action_and_the_pointer() {
             break;
         }
     }
-    if tries == 0 {
-        writeln!(std::io::stderr(), "not shown: the page was never painted in time").ok();
-    }
-    assert!(shown * 3 >= tries * 2, "the picture shows the effect: {shown} of {tries}");
+    assert!(tries > 0, "the page was painted in time at least once");
+    // One picture of six may miss a page that said so just before its pixels arrived.
+    assert!(shown + tries / 6 >= tries, "the picture shows the effect: {shown} of {tries}");
     browser.close().await;
+    desktop.close().await;
+}
+
+/// The model is told the size of an existing display before a run uses it, and acts within it.
+#[tokio::test]
+async fn a_provider_announces_the_size_of_an_existing_display() {
+    let Some(desktop) = start_desktop().await else { return };
+    let existing = || DesktopOptions::existing(Some(desktop.display_name()));
+    let scaled = DesktopOptions { max_side: 512, ..existing() };
+    for (options, size) in [(existing(), (1024, 700)), (scaled, (512, 350))] {
+        let provider = Desktop::provider(options).await.expect("the display is there");
+        let announced = provider.display();
+        assert_eq!((announced.width, announced.height), size);
+        let computer = provider.create(&"run".into()).await.expect("it connects");
+        assert_eq!(computer.display(), announced);
+        assert_eq!(computer.screenshot().await.expect("a picture").size(), Some(size));
+        provider.dispose(computer).await;
+    }
+    assert!(Desktop::provider(DesktopOptions::existing(Some(":59999"))).await.is_err());
     desktop.close().await;
 }
 

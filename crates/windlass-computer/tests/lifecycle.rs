@@ -154,6 +154,11 @@ async fn a_paused_run_keeps_its_computer_or_gets_a_new_one() {
             agent_with_tool.run("go").await.expect("the run pauses").into_paused().expect("it waits");
         support::poll_until(async || stack.counts() == while_paused).await;
         assert_eq!(stack.counts(), while_paused, "{on_pause:?}");
+        // A call that waits for weeks does not hold the computer and its pictures.
+        let is_kept = while_paused.1 == 0;
+        let holds =
+            || stack.last.lock().expect("no panic").as_ref().is_some_and(|last| last.strong_count() > 0);
+        assert!(support::poll_until(async || holds() == is_kept).await, "{on_pause:?}");
         paused.approve("c2").expect("a person approves");
         let outcome = agent_with_tool.resume(paused).await.expect("the run ends");
         assert_eq!(stack.counts(), at_end, "{on_pause:?}");

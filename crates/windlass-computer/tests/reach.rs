@@ -148,6 +148,56 @@ async fn a_state_is_stored_and_a_later_browser_begins_with_it() {
     second.close().await;
 }
 
+/// A page replaces functions of a frame's empty document, whose window the next document of the frame keeps. If the script
+/// that restores local storage ran in that window, they would be called with the storage of every site.
+#[tokio::test]
+async fn a_hostile_page_reads_no_stored_data_of_other_sites() {
+    let pages = TestPageServer::serve().await;
+    let own = pages.url("trap").trim_end_matches("/trap").to_owned();
+    let state = json!({
+        "cookies": [],
+        "origins": [
+            { "origin": "https://bank.test", "localStorage": [{ "name": "token", "value": "s3cret" }] },
+            { "origin": own, "localStorage": [{ "name": "mine", "value": "kept" }] },
+        ],
+    });
+    pages.add("inner", "<p>inner");
+    let url = pages.add(
+        "trap",
+        "<body><script>
+        const frame = document.createElement('iframe');
+        frame.src = 'inner';
+        document.body.append(frame);
+        const inside = frame.contentWindow;
+        inside.kept = 'the window is the same';
+        const spy = (owner, name) => { const real = owner[name]; owner[name] = function (...words) {
+            document.body.dataset.seen += JSON.stringify([this, words]) + ';';
+            return real.apply(this, words);
+        }; };
+        document.body.dataset.seen = '';
+        spy(inside.Array.prototype, 'find'); spy(inside.Array.prototype, 'filter'); spy(inside.Array.prototype, 'map');
+        spy(inside.Storage.prototype, 'setItem'); spy(inside.Storage.prototype, 'getItem');
+        spy(inside.JSON, 'parse');
+        frame.onload = () => {
+            document.body.dataset.window = frame.contentWindow.kept;
+            document.body.dataset.mine = localStorage.getItem('mine');
+            document.body.dataset.done = 'yes';
+        };
+        </script>",
+    );
+    let options = BrowserOptions {
+        storage_state: Some(StorageState::from_json(state).expect("a state")),
+        ..BrowserOptions::default()
+    };
+    let Some(browser) = start_browser(options).await else { return };
+    browser.navigate(&url).await.expect("the page opens");
+    let script = "new Promise(resolve => { const look = () => { const { done, window, mine, seen } = \
+                  document.body.dataset; done ? resolve([window, mine, seen]) : setTimeout(look, 20); }; look(); })";
+    let seen = browser.evaluate(script).await.expect("the page answers");
+    assert_eq!(seen, json!(["the window is the same", "kept", ""]));
+    browser.close().await;
+}
+
 #[tokio::test]
 async fn a_page_is_read_and_filled_in_by_reference() {
     let pages = TestPageServer::serve().await;

@@ -267,6 +267,33 @@ async fn a_permission_is_a_question_and_leaving_a_page_too() {
 }
 
 /// A page writes neither the origin nor the words of the question.
+/// A page that wants a camera and a microphone at once asks for both, and gets neither without the other.
+#[tokio::test]
+async fn a_camera_and_a_microphone_are_two_questions() {
+    let pages = TestPageServer::serve().await;
+    let body = "<button id=ask style='position:absolute;left:0;top:0;width:300px;height:100px'>call</button><script>\
+                var said = {}; ask.onclick = () => navigator.mediaDevices.getUserMedia({ video: true, audio: true }) \
+                .then(() => said.got = 'both', error => said.got = error.name); const state = name => \
+                navigator.permissions.query({ name }).then(found => found.state);</script>";
+    let Some(browser) = open(&pages, body, BrowserOptions::default()).await else { return };
+    click(&browser, 100, 50).await;
+    for name in ["camera", "microphone"] {
+        let mut asked = String::new();
+        let is_asked = poll_until(async || {
+            asked.push_str(&browser.take_notices().join("\n"));
+            asked.contains(&format!("asks for a permission: {name}."))
+        });
+        assert!(is_asked.await, "{name}: {asked}");
+        assert_eq!(value(&browser, "said.got ?? null").await, serde_json::Value::Null, "it waits");
+        browser.answer_dialog(DialogAnswer::Accept, None).await.expect("it is answered");
+    }
+    assert!(poll_until(async || value(&browser, "said.got ?? null").await != serde_json::Value::Null).await);
+    for name in ["camera", "microphone"] {
+        assert_eq!(value(&browser, &format!("state('{name}')")).await, "granted", "{name}");
+    }
+    browser.close().await;
+}
+
 #[tokio::test]
 async fn a_permission_is_asked_for_by_the_origin_that_gets_it() {
     let pages = TestPageServer::serve().await;

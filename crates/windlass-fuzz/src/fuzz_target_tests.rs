@@ -8,6 +8,11 @@ use super::*;
 fn target(name: &str) -> (FuzzTarget, PathBuf) {
     let folder = std::env::temp_dir().join(format!("windlass-fuzz-test-{name}"));
     let target = FuzzTarget::new(folder.to_str().expect("a path"), name).seeds(["{\"a\": [1, 2]}", "boo"]);
+    let target = match name {
+        "waits" => target.max_wait(Duration::from_secs(20)),
+        "busy" => target.max_cpu_time(Duration::from_millis(500)),
+        _ => target,
+    };
     (target, folder)
 }
 
@@ -42,6 +47,50 @@ fn a_panic_is_found_and_its_input_kept() {
         return;
     };
     assert!(message.contains("a planted fault"), "{message}");
+    assert_eq!(kept, 1, "{message}");
+}
+
+/// A decoder may work on a thread of its own and report a panic there as an ordinary error.
+#[test]
+fn a_panic_of_another_thread_is_found() {
+    let Some((message, kept)) = failure("threads", "a_panic_of_another_thread_is_found", |input| {
+        let is_boo = input.starts_with(b"boo");
+        let _ = std::thread::spawn(move || assert!(!is_boo, "a planted fault")).join();
+    }) else {
+        return;
+    };
+    assert!(message.contains("a planted fault"), "{message}");
+    assert_eq!(kept, 1, "{message}");
+}
+
+#[test]
+fn work_of_another_thread_counts() {
+    let Some((message, kept)) = failure("busy", "work_of_another_thread_counts", |input| {
+        let is_boo = input.starts_with(b"boo");
+        let work = move || {
+            let begin = cpu_time();
+            while is_boo && cpu_time().saturating_sub(begin) < Duration::from_secs(1) {
+                std::hint::black_box(is_boo);
+            }
+        };
+        std::thread::spawn(work).join().expect("it works");
+    }) else {
+        return;
+    };
+    assert!(message.contains("busy took"), "{message}");
+    assert_eq!(kept, 1, "{message}");
+}
+
+#[test]
+fn an_input_that_waits_for_ever_is_found() {
+    let Some((message, kept)) = failure("waits", "an_input_that_waits_for_ever_is_found", |input| {
+        while input.starts_with(b"boo") {
+            std::thread::park();
+        }
+    }) else {
+        return;
+    };
+    assert!(message.contains("did not return"), "{message}");
     assert_eq!(kept, 1, "{message}");
 }
 

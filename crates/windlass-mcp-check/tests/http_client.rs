@@ -113,6 +113,15 @@ fn answer_call(kind: &str, id: &Value, times: usize) -> String {
         "busy" if times < 3 => overloaded("429 Too Many Requests", Some("0")),
         "away" if times < 2 => overloaded("503 Service Unavailable", Some("0.1")),
         "always busy" => overloaded("429 Too Many Requests", Some("86400")),
+        // A date that the server's clock has almost reached, and one that it passed.
+        "dated" if times < 3 => overloaded(
+            "503 Service Unavailable",
+            Some(if times == 1 {
+                "Wed, 21 Oct 2015 07:28:01 GMT\r\ndate: Wed, 21 Oct 2015 07:28:00 GMT"
+            } else {
+                "Wed, 21 Oct 2015 07:28:00 GMT"
+            }),
+        ),
         "lost" => overloaded("503 Service Unavailable", None),
         "broken" => overloaded("500 Internal Server Error", None),
         "see other" => redirect("303 See Other", "/results/7"),
@@ -148,9 +157,11 @@ fn answer_call(kind: &str, id: &Value, times: usize) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overloaded_server_is_asked_again_as_it_says() {
-    let (said, log) = call_kinds(&["busy", "away", "always busy", "lost", "broken", "refused"]).await;
+    let (said, log) =
+        call_kinds(&["busy", "away", "dated", "always busy", "lost", "broken", "refused"]).await;
     assert_eq!((said["busy"].as_str(), log.calls_of("busy")), ("busy", 3));
     assert_eq!((said["away"].as_str(), log.calls_of("away")), ("away", 2));
+    assert_eq!((said["dated"].as_str(), log.calls_of("dated")), ("dated", 3));
     assert!(said["always busy"].contains("The call was not made"), "{said:?}");
     assert!(said["always busy"].contains("86400"), "{said:?}");
     assert!(said["refused"].contains("no such thing") && said["refused"].contains("not made"), "{said:?}");

@@ -77,6 +77,13 @@ async fn unrepeatable(ctx: &ToolContext<TillCounters>) -> Result<String, String>
     Err("the line broke".to_owned())
 }
 
+/// Fails every time, and may be repeated.
+#[tool(effect = idempotent)]
+async fn never(ctx: &ToolContext<TillCounters>) -> Result<String, String> {
+    ctx.payments.fetch_add(1, Ordering::SeqCst);
+    Err("not now".to_owned())
+}
+
 fn till_server(till: &Arc<TillCounters>) -> McpServer<TillCounters> {
     // The model has one response for each turn of one run; a run that started again would have none.
     let model = ScriptedModel::new([
@@ -546,6 +553,24 @@ async fn a_failure_of_an_idempotent_call_is_not_kept() {
     }
 }
 
+/// A call that fails again and again is executed a bounded number of times. From then on, the last failure is its result,
+/// also in another process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_keeps_failing_ends_in_its_last_failure() {
+    let till = Arc::new(TillCounters::default());
+    let store = Arc::new(MemoryStore::default());
+    for _ in 0..2 {
+        let address = start(till_server(&till).tool(never).store(store.clone())).await;
+        let mut client = RawSession::open(address, None).await;
+        for _ in 0..12 {
+            let answer = client.call("never", json!({}), Some("k1")).await;
+            assert_eq!(answer["result"]["isError"], true, "{answer}");
+            assert!(text_of(&answer).contains("not now"), "{answer}");
+        }
+    }
+    assert_eq!(till.payments.load(Ordering::SeqCst), 16);
+}
+
 /// A call that was given up while it ran is not executed again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_was_given_up_is_not_executed_again() {
@@ -725,6 +750,79 @@ async fn a_flood_does_not_starve_others() {
     }
     let mut late = RawSession::open(address, None).await;
     assert_eq!(text_of(&late.call("echo", json!({ "text": "sessions" }), None).await), "sessions");
+}
+
+/// Creates a server whose clients are the names in their tokens.
+fn server_of_named_clients(till: &Arc<TillCounters>, limits: HttpLimits) -> McpServer<TillCounters> {
+    let server = till_server(till).http_limits(limits);
+    server.authenticate(|request| async move {
+        request.bearer_token().map(McpClientIdentity::new).ok_or_else(McpAuthRefusal::bearer_required)
+    })
+}
+
+/// Starts calls that do not end until one of them is refused, and returns those that are open.
+async fn flood_with_calls(session: &mut RawSession) -> Vec<RawResponse> {
+    let mut open = Vec::new();
+    loop {
+        let call = session.start_call("await_delivery", json!({}), None);
+        // Without a free connection, nobody would answer.
+        let (_, response) =
+            tokio::time::timeout(Duration::from_secs(120), call).await.expect("it is answered");
+        match response.status {
+            200 => open.push(response),
+            429 => return open,
+            other => panic!("status {other}"),
+        }
+    }
+}
+
+/// A client that has as many requests as it may have is refused more, and others are served.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_requests_of_a_client_are_limited() {
+    let mut limits = HttpLimits::default();
+    limits.max_requests_per_client = 3;
+    let address = start(server_of_named_clients(&Arc::default(), limits)).await;
+    let mut ann = RawSession::open(address, Some("ann")).await;
+    let mut bob = RawSession::open(address, Some("bob")).await;
+    let open = flood_with_calls(&mut ann).await;
+    assert_eq!(open.len(), 3);
+    assert_eq!(text_of(&bob.call("echo", json!({ "text": "bob" }), None).await), "bob");
+    assert_eq!(flood_with_calls(&mut bob).await.len(), 3);
+}
+
+/// Clients that take all requests that they can leave room for one more.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_floods_leave_room_for_others() {
+    let mut limits = HttpLimits::default();
+    limits.max_connections = 16;
+    let address = start(server_of_named_clients(&Arc::default(), limits)).await;
+    let mut floods = Vec::new();
+    for name in ["ann", "bob", "cy"] {
+        let mut session = RawSession::open(address, Some(name)).await;
+        floods.push(flood_with_calls(&mut session).await);
+    }
+    assert_eq!(floods.iter().map(Vec::len).collect::<Vec<_>>(), [8, 4, 2]);
+    let mut dan = RawSession::open(address, Some("dan")).await;
+    assert_eq!(text_of(&dan.call("echo", json!({ "text": "dan" }), None).await), "dan");
+}
+
+/// The sessions of a client push out its own, and nobody else's.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sessions_of_a_client_are_limited() {
+    let mut limits = HttpLimits::default();
+    limits.max_sessions_per_client = 2;
+    let address = start(server_of_named_clients(&Arc::default(), limits)).await;
+    let bob = RawSession::open(address, Some("bob")).await;
+    let mut sessions = Vec::new();
+    for _ in 0..4 {
+        sessions.push(RawSession::open(address, Some("ann")).await);
+    }
+    let ping = json!({ "jsonrpc": "2.0", "id": 9, "method": "ping" });
+    let mut statuses = Vec::new();
+    for session in sessions.iter().chain([&bob]) {
+        statuses.push(session.post(&ping).await.status);
+    }
+    assert_eq!(statuses, [404, 404, 200, 200, 200]);
 }
 
 /// A process that is out of descriptors serves again when there are some.

@@ -1,5 +1,8 @@
 //! The resources of MCP servers as tools of an agent.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use windlass::core::item::MediaSource;
 use windlass::core::provenance::ContentSource;
@@ -9,18 +12,24 @@ use windlass::tool::{FilePart, TextPart, Tool, ToolContext, ToolError};
 use crate::client::ResourceBody;
 use crate::servers::McpConnections;
 
-/// Builds the tools that list and read resources.
-pub(crate) fn build<C: Send + Sync + 'static>(servers: &McpConnections) -> Vec<Tool<C>> {
+/// Builds the tools that list and read the resources of the named servers.
+pub(crate) fn build<C: Send + Sync + 'static>(
+    servers: &McpConnections,
+    names: BTreeSet<String>,
+) -> Vec<Tool<C>> {
+    let names = Arc::new(names);
     let nothing = json!({ "type": "object", "properties": {}, "additionalProperties": false });
-    let listed = servers.clone();
+    let (listed, listed_names) = (servers.clone(), names.clone());
     let list = Tool::dynamic(
         "list_mcp_resources",
         "Lists the resources of the MCP servers, with the server and the URI of each, and the servers whose list is missing or incomplete. Variables in a URI are in braces.",
         nothing,
         move |_: ToolContext<C>, _: Value| {
-            let servers = listed.clone();
+            let (servers, names) = (listed.clone(), listed_names.clone());
             async move {
-                let catalogue = servers.list_resources().await;
+                let mut catalogue = servers.list_resources().await;
+                catalogue.items.retain(|item| names.contains(&item.server));
+                catalogue.unavailable.retain(|problem| names.contains(&problem.server));
                 Ok::<_, ToolError>(
                     json!({ "resources": catalogue.items, "unavailable": catalogue.unavailable }),
                 )
@@ -42,10 +51,14 @@ pub(crate) fn build<C: Send + Sync + 'static>(servers: &McpConnections) -> Vec<T
         "Reads a resource of an MCP server.",
         place,
         move |_: ToolContext<C>, arguments: Value| {
-            let servers = read_from.clone();
+            let (servers, names) = (read_from.clone(), names.clone());
             async move {
                 let text =
                     |key: &str| arguments.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+                if !names.contains(&text("server")) {
+                    let known = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+                    return Err(ToolError::visible(format!("`server` must be one of {known}")));
+                }
                 let read = servers.read_resource(&text("server"), &text("uri")).await;
                 let contents = read.map_err(|error| ToolError::visible(error.to_string()))?;
                 let parts = contents.into_iter().flat_map(|resource| {

@@ -33,6 +33,8 @@ pub struct McpServerEntry {
     task_timeout: Option<String>,
     era: Option<EraName>,
     roots: Vec<String>,
+    instructions: bool,
+    resources: bool,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -84,6 +86,21 @@ impl McpServerEntry {
         &self.allow
     }
 
+    /// Returns true if the server's instructions become a part of the agent's.
+    pub fn uses_instructions(&self) -> bool {
+        self.instructions
+    }
+
+    /// Returns true if the model may list and read the server's resources.
+    pub fn uses_resources(&self) -> bool {
+        self.resources
+    }
+
+    /// Returns true if the user trusts the server.
+    pub fn is_trusted(&self) -> bool {
+        self.trusted
+    }
+
     /// Returns the configuration of the server.
     ///
     /// # Errors
@@ -95,6 +112,9 @@ impl McpServerEntry {
         let expand_all = |key: &str, texts: &[String]| -> Result<Vec<String>, String> {
             texts.iter().map(|text| expand(key, text)).collect()
         };
+        if self.instructions && !self.trusted {
+            return Err("`instructions = true` needs `trusted = true`: the text directs the agent".to_owned());
+        }
         let mut config = match (&self.command, &self.url) {
             (Some(command), None) => {
                 if !self.headers.is_empty() || self.oauth.is_some() || self.transport.is_some() {

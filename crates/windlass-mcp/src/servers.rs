@@ -246,7 +246,16 @@ impl McpConnections {
     /// Returns two tools with which the model lists and reads the servers' resources: `list_mcp_resources` and
     /// `read_mcp_resource`. Reading has no side effects by the protocol, so both are pure.
     pub fn resource_tools<C: Send + Sync + 'static>(&self) -> Vec<Tool<C>> {
-        resource_tools::build(self)
+        let all = self.inner.connections.iter().map(|connection| connection.config.name().to_owned());
+        resource_tools::build(self, all.collect())
+    }
+
+    /// As [`McpConnections::resource_tools`], for the resources of these servers only.
+    pub fn resource_tools_of<C: Send + Sync + 'static, S: Into<String>>(
+        &self,
+        servers: impl IntoIterator<Item = S>,
+    ) -> Vec<Tool<C>> {
+        resource_tools::build(self, servers.into_iter().map(Into::into).collect())
     }
 
     /// Closes the connection to a server and reconnects. Calls in flight on it are lost.

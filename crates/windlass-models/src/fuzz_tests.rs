@@ -8,6 +8,8 @@ use windlass::core::id::AgentName;
 use windlass::model::{ModelRequest, ModelResponse, ModelSettings};
 
 use crate::anthropic::MessagesDecoder;
+use crate::bedrock::{ConverseDecoder, EventStreamDecoder, encode_event};
+use crate::gemini::GeminiDecoder;
 use crate::openai::{ChatDecoder, ResponsesDecoder};
 use crate::protocol::{
     DeltaBuffer, ResponseDecoder, ResponseError, StreamProgress, finish_stream, push_event,
@@ -20,6 +22,20 @@ const PROTOCOL_PATHS: [&str; 3] = ["/v1/responses", "/v1/chat/completions", "/v1
 
 /// Decodes a body with the protocol of `path`: plain, or as a stream cut at `cuts`.
 fn decode(path: &str, body: &[u8], cuts: Option<&[usize]>) -> Result<ModelResponse, ResponseError> {
+    with_base(cuts.is_some(), |base| match path {
+        "/v1/responses" => decode_with(ResponsesDecoder::new(base(WireProtocol::Responses)), body, cuts),
+        "/v1/chat/completions" => decode_with(ChatDecoder::new(base(WireProtocol::Chat)), body, cuts),
+        "gemini" => decode_with(GeminiDecoder::new(base(WireProtocol::Gemini)), body, cuts),
+        "converse" => decode_with(ConverseDecoder::new(base(WireProtocol::Converse)), body, cuts),
+        _ => decode_with(MessagesDecoder::new(base(WireProtocol::Messages)), body, cuts),
+    })
+}
+
+/// Calls a function with what decoders need to know about their request.
+fn with_base<T>(
+    is_streamed: bool,
+    use_base: impl for<'a> Fn(&dyn Fn(WireProtocol) -> RequestBase<'a>) -> T,
+) -> T {
     let (agent, settings) = (AgentName::from("host"), ModelSettings::default());
     let request = ModelRequest {
         agent: &agent,
@@ -34,18 +50,13 @@ fn decode(path: &str, body: &[u8], cuts: Option<&[usize]>) -> Result<ModelRespon
         previous_response_id: None,
         conversation_id: None,
     };
-    let base = |protocol| RequestBase {
+    use_base(&|protocol| RequestBase {
         host: "localhost",
         request,
         model: "fake-1",
-        is_streamed: cuts.is_some(),
+        is_streamed,
         origin: ItemOrigin { protocol, name: "test:host" },
-    };
-    match path {
-        "/v1/responses" => decode_with(ResponsesDecoder::new(base(WireProtocol::Responses)), body, cuts),
-        "/v1/chat/completions" => decode_with(ChatDecoder::new(base(WireProtocol::Chat)), body, cuts),
-        _ => decode_with(MessagesDecoder::new(base(WireProtocol::Messages)), body, cuts),
-    }
+    })
 }
 
 fn decode_with(
@@ -242,6 +253,153 @@ mod fuzz_loop {
     #[test]
     fn messages_answers() {
         decode_mutated("messages", "messages_answers", PROTOCOL_PATHS[2]);
+    }
+
+    const GEMINI: [&str; 4] = [
+        r#"{"candidates":[{"content":{"parts":[{"text":"Let me see.","thought":true},{"text":"Hi","thoughtSignature":"c2ln"}]},"finishReason":"STOP"}],"usageMetadata":{"promptTokenCount":3,"candidatesTokenCount":2,"thoughtsTokenCount":1},"modelVersion":"m","responseId":"r1"}"#,
+        r#"{"candidates":[{"content":{"parts":[{"functionCall":{"name":"pay","args":{"cents":1}},"thoughtSignature":"c2ln"},{"inlineData":{"mimeType":"image/png","data":"AAAA"}},{"executableCode":{"language":"PYTHON","code":"1"}}]},"finishReason":"MAX_TOKENS","groundingMetadata":{"webSearchQueries":["x"],"groundingChunks":[{"web":{"uri":"https://a","title":"t"}}]},"logprobsResult":{"chosenCandidates":[]}}]}"#,
+        r#"{"promptFeedback":{"blockReason":"SAFETY"},"usageMetadata":{"promptTokenCount":18446744073709551615,"toolUsePromptTokenCount":1}}"#,
+        r#"{"error":{"code":429,"message":"later","status":"RESOURCE_EXHAUSTED","details":[{"retryDelay":"3.5s"}]}}"#,
+    ];
+
+    #[test]
+    fn gemini_answers() {
+        let events = GEMINI.map(|part| format!("data: {part}\n\n"));
+        target("gemini").seeds(GEMINI).seeds([events.concat()]).run(
+            module_path!(),
+            "gemini_answers",
+            |input| {
+                let _ = decode("gemini", input, None);
+                let _ = decode("gemini", input, Some(&[1, 17, 60, 61]));
+            },
+        );
+    }
+
+    /// The events of a streamed answer of Converse, each with its type.
+    const CONVERSE: [(&str, &str); 9] = [
+        ("messageStart", r#"{"role":"assistant"}"#),
+        ("contentBlockDelta", r#"{"contentBlockIndex":0,"delta":{"text":"Hällo"}}"#),
+        (
+            "contentBlockDelta",
+            r#"{"contentBlockIndex":1,"delta":{"reasoningContent":{"text":"Hm","signature":"s","redactedContent":"AA=="}}}"#,
+        ),
+        (
+            "contentBlockStart",
+            r#"{"contentBlockIndex":2,"start":{"toolUse":{"toolUseId":"c1","name":"pay"}}}"#,
+        ),
+        ("contentBlockDelta", r#"{"contentBlockIndex":2,"delta":{"toolUse":{"input":"{\"cents\":1}"}}}"#),
+        ("contentBlockDelta", r#"{"contentBlockIndex":9999,"delta":{"text":"far"}}"#),
+        ("contentBlockStop", r#"{"contentBlockIndex":2}"#),
+        ("messageStop", r#"{"stopReason":"tool_use"}"#),
+        (
+            "metadata",
+            r#"{"usage":{"inputTokens":18446744073709551615,"outputTokens":2,"cacheReadInputTokens":1},"serviceTier":{"type":"flex"}}"#,
+        ),
+    ];
+
+    #[test]
+    fn converse_answers() {
+        let plain = r#"{"output":{"message":{"role":"assistant","content":[{"text":"Hi"},{"toolUse":{"toolUseId":"c1","name":"pay","input":{"cents":1}}},{"reasoningContent":{"reasoningText":{"text":"Hm","signature":"s"}}},{"citationsContent":{"content":[]}}]}},"stopReason":"end_turn","usage":{"inputTokens":1,"outputTokens":2}}"#;
+        let events = CONVERSE.map(|(name, data)| format!("event: {name}\ndata: {data}\n\n"));
+        target("converse").seeds([plain]).seeds([events.concat()]).run(
+            module_path!(),
+            "converse_answers",
+            |input| {
+                let _ = decode("converse", input, None);
+                let _ = decode("converse", input, Some(&[1, 17, 60, 61]));
+            },
+        );
+    }
+
+    /// Corrects the checksums of the messages in an input, without which almost every mutation is refused at once. Returns
+    /// false if a length leads out of the input.
+    fn correct_checksums(mut bytes: &mut [u8]) -> bool {
+        while bytes.len() >= 16 {
+            let length = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
+            let is_inside = (16..=bytes.len()).contains(&length);
+            let (message, rest) = bytes.split_at_mut(if is_inside { length } else { 16 });
+            let checksum = |bytes: &[u8]| {
+                let mut crc = flate2::Crc::new();
+                crc.update(bytes);
+                crc.sum().to_be_bytes()
+            };
+            let prelude = checksum(&message[..8]);
+            message[8..12].copy_from_slice(&prelude);
+            if !is_inside {
+                return false;
+            }
+            let whole = checksum(&message[..length - 4]);
+            message[length - 4..].copy_from_slice(&whole);
+            bytes = rest;
+        }
+        true
+    }
+
+    /// The binary framing of Bedrock, with the decoder of Converse behind it.
+    #[test]
+    fn bedrock_streams() {
+        let frame = |kind: (&str, &str), name: &str, data: &str| {
+            encode_event(
+                &[(":message-type", kind.0), (kind.1, name), (":content-type", "application/json")],
+                data.as_bytes(),
+            )
+        };
+        let event = ("event", ":event-type");
+        let converse = CONVERSE.map(|(name, data)| frame(event, name, data)).concat();
+        let message = r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi"}}"#;
+        let chunk = format!(r#"{{"bytes":"{}"}}"#, data_encoding::BASE64.encode(message.as_bytes()));
+        let refused =
+            frame(("exception", ":exception-type"), "throttlingException", r#"{"message":"later"}"#);
+        let broken = frame(("error", ":error-code"), "internalServerException", "");
+        target("bedrock_stream")
+            .seeds([converse, frame(event, "chunk", &chunk), refused, broken])
+            .words([":event-type", ":message-type", "\u{7}", "chunk", "messageStop", "\0\0\0\u{10}"])
+            .run(module_path!(), "bedrock_streams", |input| {
+                let mut corrected = input.to_vec();
+                let _ = correct_checksums(&mut corrected);
+                for bytes in [input, &corrected] {
+                    decode_frames(bytes, 4096);
+                }
+            });
+    }
+
+    fn decode_frames(bytes: &[u8], limit: usize) {
+        with_base(true, |base| {
+            let mut converse = ConverseDecoder::new(base(WireProtocol::Converse));
+            let mut frames = EventStreamDecoder::new(limit);
+            let mut deltas = DeltaBuffer::collecting();
+            for piece in bytes.chunks(113) {
+                frames.feed(piece);
+                loop {
+                    match frames.next_event() {
+                        Ok(Some(event)) => {
+                            assert!(event.data.len() <= limit, "an event is longer than its limit");
+                            if converse.decode_event(event, &mut deltas).is_err() {
+                                return;
+                            }
+                        }
+                        Ok(None) => break,
+                        Err(_) => return,
+                    }
+                }
+            }
+            let _ = finish_stream(&mut converse);
+        });
+    }
+
+    /// Mutations get past the checksums: without the correction, this test finds no event behind a changed byte.
+    #[test]
+    fn corrected_messages_reach_the_decoder() {
+        let mut bytes = encode_event(&[(":message-type", "event"), (":event-type", "messageStart")], b"{}");
+        let last = bytes.len() - 5;
+        bytes[last] = b' ';
+        let is_event = |bytes: &[u8]| {
+            let mut frames = EventStreamDecoder::new(4096);
+            frames.feed(bytes);
+            matches!(frames.next_event(), Ok(Some(_)))
+        };
+        assert!(!is_event(&bytes));
+        assert!(correct_checksums(&mut bytes) && is_event(&bytes));
     }
 
     #[test]

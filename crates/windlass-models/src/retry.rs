@@ -1,8 +1,8 @@
 //! Retry advice for a failed request, from the kind of failure, the provider's headers and the replay safety.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use hyper::header::{HeaderMap, RETRY_AFTER};
+use hyper::header::HeaderMap;
 use windlass::model::{ModelErrorKind, RetryAdvice};
 
 use windlass_net::ReplaySafety;
@@ -55,45 +55,15 @@ pub(crate) fn delay_retry(advice: RetryAdvice, delay: Option<Duration>) -> Retry
 
 /// Returns the delay that the provider asks for in `retry-after-ms` or `retry-after` (seconds or an HTTP date).
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| -> Option<f64> { headers.get(name)?.to_str().ok()?.trim().parse().ok() };
-    let seconds = match (number("retry-after-ms"), number("retry-after")) {
-        (Some(milliseconds), _) => milliseconds / 1000.0,
-        (None, Some(seconds)) => seconds,
-        (None, None) => {
-            let until = parse_http_date(headers.get(RETRY_AFTER)?.to_str().ok()?)?;
-            // The provider's own clock is used if it sends one.
-            let now = headers.get("date").and_then(|date| parse_http_date(date.to_str().ok()?));
-            let now = now.or_else(|| Some(SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs()))?;
-            return Some(Duration::from_secs(until.saturating_sub(now)));
+    let milliseconds =
+        headers.get("retry-after-ms").and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    match milliseconds {
+        Some(milliseconds) => {
+            let seconds: f64 = milliseconds;
+            Duration::try_from_secs_f64(if seconds < 0.0 { 0.0 } else { seconds / 1000.0 }).ok()
         }
-    };
-    Duration::try_from_secs_f64(if seconds < 0.0 { 0.0 } else { seconds }).ok()
-}
-
-/// Parses a date such as `Wed, 21 Oct 2015 07:28:00 GMT` into seconds since 1970.
-fn parse_http_date(text: &str) -> Option<u64> {
-    let mut words = text.split_once(", ")?.1.split([' ', ':']);
-    let mut number = || words.next()?.parse::<i64>().ok();
-    let day = number()?;
-    let month = words.next()?;
-    let month = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-        .iter()
-        .position(|name| *name == month)? as i64
-        + 1;
-    let mut number = || words.next()?.parse::<i64>().ok();
-    let (year, hour, minute, second) = (number()?, number()?, number()?, number()?);
-    let is_date = (1..=31).contains(&day)
-        && (1970..=9999).contains(&year)
-        && (0..24).contains(&hour)
-        && (0..60).contains(&minute)
-        && (0..=60).contains(&second);
-    if !is_date {
-        return None;
+        None => windlass_net::retry_after(headers),
     }
-    // Years start in March here, so that the leap day is the last day of its year.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
-    u64::try_from(((days * 24 + hour) * 60 + minute) * 60 + second).ok()
 }
 
 /// Parses a duration in the format of OpenAI's headers: `20ms`, `1s`, `6m0s`, `1h2m3.5s`.

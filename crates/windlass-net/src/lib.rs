@@ -29,6 +29,8 @@ mod gzip;
 mod pool;
 #[cfg(feature = "http")]
 mod proxy;
+#[cfg(feature = "http")]
+mod retry_after;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(feature = "tls")]
@@ -56,6 +58,8 @@ pub use gzip::GzipReader;
 pub use hyper::http;
 #[cfg(feature = "http")]
 pub use proxy::{ProxyAddressError, ProxySettings};
+#[cfg(feature = "http")]
+pub use retry_after::retry_after;
 #[cfg(feature = "http")]
 pub use transport::{
     BoxFuture, HttpTransport, ReplaySafety, TransportBody, TransportError, TransportOptions,

@@ -32,7 +32,7 @@ impl ChunkingOptions {
         if !(100..=4096).contains(&self.max_tokens) {
             return Err(format!("a chunk has 100 to 4096 tokens, not {}", self.max_tokens));
         }
-        if self.overlap_tokens * 2 > self.max_tokens {
+        if self.overlap_tokens > self.max_tokens / 2 {
             return Err(format!(
                 "chunks overlap by half of their {} tokens at most, not by {}",
                 self.max_tokens, self.overlap_tokens

@@ -92,6 +92,42 @@ fn what_does_not_fit_is_refused_in_words() {
     assert_eq!(status, 400, "{value}");
 }
 
+/// A request that is refused changes nothing.
+#[test]
+fn a_refused_request_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let index = Index::open(folder.path().join("rest.index")).expect("opens");
+    let files = ["a.txt", "b.txt"].map(|name| upload_text(&index, name, "text"));
+    let state = || {
+        let (_, stores) = send_json(&index, "GET", "/v1/vector_stores", &json!({}));
+        let (_, attached) = send_json(&index, "GET", "/v1/vector_stores/vs_default/files", &json!({}));
+        (stores["data"].clone(), attached["data"].clone())
+    };
+    let before = state();
+    let chunks = |size: u64, overlap: u64| json!({ "type": "static", "static": { "max_chunk_size_tokens": size, "chunk_overlap_tokens": overlap } });
+    let long = json!({ "note": "x".repeat(513) });
+    const STORES: &str = "/v1/vector_stores";
+    const BATCHES: &str = "/v1/vector_stores/vs_default/file_batches";
+    for (path, body) in [
+        (STORES, json!({ "file_ids": files, "chunking_strategy": chunks(99, 0) })),
+        (STORES, json!({ "file_ids": files, "chunking_strategy": chunks(100, 51) })),
+        // Twice this overlap is beyond 64 bits.
+        (STORES, json!({ "file_ids": files, "chunking_strategy": chunks(100, 1 << 63) })),
+        (STORES, json!({ "chunking_strategy": chunks(5000, 0) })),
+        (STORES, json!({ "file_ids": files, "expires_after": { "anchor": "last_active_at", "days": 0 } })),
+        (BATCHES, json!({ "files": [{ "file_id": files[0] }, { "file_id": files[1], "attributes": long }] })),
+        (
+            BATCHES,
+            json!({ "files": [{ "file_id": files[0] }, { "file_id": files[1], "chunking_strategy": chunks(1, 0) }] }),
+        ),
+        (BATCHES, json!({ "files": [{ "file_id": files[0] }, { "file_id": "file-none" }] })),
+    ] {
+        let (status, value) = send_json(&index, "POST", path, &body);
+        assert!(matches!(status, 400 | 404), "{body}: {value}");
+        assert_eq!(state(), before, "{body}");
+    }
+}
+
 /// Returns a Python interpreter with the official client, or the reason why there is none.
 fn find_python() -> Result<String, String> {
     let wanted = std::env::var("WINDLASS_PYTHON").unwrap_or_else(|_| "python3".to_owned());

@@ -33,10 +33,10 @@ fn text(input: &[u8]) -> String {
 }
 
 #[test]
-fn the_text_of_a_run() {
+fn fuzz_the_text_of_a_run() {
     target("journal_text").seeds(JOURNALS).words(["\n", "\"hash\":", "\"seq\":", "windlass"]).run(
         module_path!(),
-        "the_text_of_a_run",
+        "fuzz_the_text_of_a_run",
         |input| {
             let text = text(input);
             let _ = PausedRun::from_text(&text);
@@ -47,7 +47,7 @@ fn the_text_of_a_run() {
 
 /// The bodies of the records, which the hash chain of a text would hide from the loop.
 #[test]
-fn records_and_their_replay() {
+fn fuzz_records_and_their_replay() {
     let bodies = JOURNALS.map(|journal| {
         let records: Vec<&str> = journal.lines().filter(|line| line.starts_with('{')).collect();
         records.join("\n")
@@ -66,7 +66,7 @@ fn records_and_their_replay() {
     ];
     target("journal_records").seeds(bodies).words(words).run(
         module_path!(),
-        "records_and_their_replay",
+        "fuzz_records_and_their_replay",
         |input| {
             let text = text(input);
             let mut records: Vec<JournalRecord> = Vec::new();
@@ -86,7 +86,7 @@ fn records_and_their_replay() {
 }
 
 #[test]
-fn snapshots() {
+fn fuzz_snapshots() {
     let snapshot = JOURNALS.iter().find_map(|journal| {
         let records = decode_journal(journal).ok()?;
         (1..=records.len()).rev().find_map(|end| Run::replay(&records[..end]).ok()?.to_snapshot(None))
@@ -94,7 +94,7 @@ fn snapshots() {
     let seed = snapshot.map(|snapshot| format!("{}\n{}", snapshot.head, snapshot.segment));
     target("snapshot").seeds(seed.into_iter().chain(["{}\n{}".to_owned()])).run(
         module_path!(),
-        "snapshots",
+        "fuzz_snapshots",
         |input| {
             let text = text(input);
             let Some((head, segment)) = text.split_once('\n') else { return };
@@ -109,13 +109,13 @@ fn snapshots() {
 }
 
 #[test]
-fn canonical_json() {
+fn fuzz_canonical_json() {
     let seeds = [
         r#"{"b":1,"a":[1.0,-0,1e3,"é\u00e9\n"],"":{"x":null,"y":true}}"#,
         r#"[[[[{"a":{"a":{"a":[]}}}]]]]"#,
         r#""\ud83d\ude00\"\\\/\b\f\n\r\t""#,
     ];
-    target("canonical_json").seeds(seeds).run(module_path!(), "canonical_json", |input| {
+    target("canonical_json").seeds(seeds).run(module_path!(), "fuzz_canonical_json", |input| {
         let text = text(input);
         if let Ok(canonical) = canonical_text(&text) {
             // The canonical form is JSON of the same value, and its own canonical form.
@@ -126,7 +126,7 @@ fn canonical_json() {
 }
 
 #[test]
-fn schemas() {
+fn fuzz_schemas() {
     let seeds = [
         r##"{"type":"object","properties":{"a":{"$ref":"#/$defs/n"},"b":{"enum":[1,"x",null]}},"required":["a"],"additionalProperties":false,"$defs":{"n":{"type":["integer","null"],"minimum":0}}}
 {"a":1,"b":"x"}"##,
@@ -137,7 +137,7 @@ fn schemas() {
     ];
     let words =
         ["\"$ref\":\"#\"", "\"anyOf\":[", "\"items\":", "\"type\":", "\"pattern\":\"(a*)*b\"", "\"$defs\""];
-    target("schema").seeds(seeds).words(words).run(module_path!(), "schemas", |input| {
+    target("schema").seeds(seeds).words(words).run(module_path!(), "fuzz_schemas", |input| {
         let text = text(input);
         let (schema, value) = text.split_once('\n').unwrap_or((&text, "null"));
         let Ok(schema) = serde_json::from_str::<Value>(schema) else { return };
@@ -155,7 +155,7 @@ fn schemas() {
 
 /// Texts of operators and engines: keyrings, schedules, and decisions that arrive as values.
 #[test]
-fn keys_schedules_and_decisions() {
+fn fuzz_keys_schedules_and_decisions() {
     let seeds = [
         format!("windlass keys 1\n{} {}\n# old\n", "ab".repeat(4), "0f".repeat(32)),
         "*/15 0-6,20-23 1,15 */2 1-5".to_owned(),
@@ -168,7 +168,7 @@ fn keys_schedules_and_decisions() {
         ["windlass keys 1\n", "*/", "-", ",", "\"decision\":", "\"approve\"", "ed25519:", "\"displayed\":"];
     target("keys_and_schedules").seeds(seeds).words(words).run(
         module_path!(),
-        "keys_schedules_and_decisions",
+        "fuzz_keys_schedules_and_decisions",
         |input| {
             let text = text(input);
             let _ = MacKeyring::from_text(&text);
@@ -190,7 +190,7 @@ fn keys_schedules_and_decisions() {
 
 /// Decisions of a journal with approvers: no change of a signed record makes another decision count.
 #[test]
-fn signed_decisions() {
+fn fuzz_signed_decisions() {
     let ann = ApproverSigner::from_seed(&[7; 32]).expect("a key");
     let run = RunId::from("run");
     let path = CallPath::from("c1");
@@ -210,7 +210,7 @@ fn signed_decisions() {
     let policy = ApproverPolicy::new().approver("ann", ann.key().clone());
     let genuine = serde_json::to_string(&decision).expect("it can be written");
     let original = decision;
-    target("signed_decisions").seeds([genuine]).run(module_path!(), "signed_decisions", |input| {
+    target("signed_decisions").seeds([genuine]).run(module_path!(), "fuzz_signed_decisions", |input| {
         let Ok(changed) = serde_json::from_slice::<DecisionRecorded>(input) else { return };
         let judged =
             policy.verify(&SignedDecision { run: &run, path: &path, attempt: 1, decision: &changed });

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use windlass::context::ContextPolicy;
-use windlass::core::tool::ToolKey;
+use windlass::core::{item::Item, tool::ToolKey};
 use windlass::model::{ModelSettings, SharedModel};
 use windlass::price::PriceList;
 use windlass::run::{ModelRetryPolicy, RetriesExhausted, RunBuilder};
@@ -207,17 +207,13 @@ impl AgentFile {
 
     /// Builds the agent without a model.
     async fn build_base(&self) -> Result<Agent, CliError> {
-        let mut agent = Agent::new(self.name());
-        if let Some(text) = self.load_instructions()? {
-            agent = agent.instructions(text);
-        }
-        agent = mcp::connect_servers(agent, self).await?;
+        let agent = mcp::connect_servers(Agent::new(self.name()), self.load_instructions()?, self).await?;
         Ok(agent.tools(self.load_tools().await?).model_settings(self.spec.settings.clone()))
     }
 
     /// Returns the tools with the policy applied.
     pub(crate) async fn load_tools(&self) -> Result<Vec<Tool>, CliError> {
-        self.policy.apply_to(tools::find_tools(self)?)
+        self.policy.apply_to(tools::find_tools(self)?, mcp::resource_tool_names(self))
     }
 
     /// Returns true if the agent has tools that work in the workspace.
@@ -239,6 +235,15 @@ impl AgentFile {
     /// Lists the tools of the MCP servers, and the servers that cannot be reached.
     pub(crate) async fn list_mcp_tools(&self) -> Result<mcp::McpToolListing, CliError> {
         mcp::list_tools(self).await
+    }
+
+    /// Returns the messages of a prompt of an MCP server, `SERVER/NAME`, with arguments `NAME=VALUE`.
+    pub(crate) async fn fetch_mcp_prompt(
+        &self,
+        prompt: &str,
+        arguments: &[String],
+    ) -> Result<Vec<Item>, CliError> {
+        mcp::fetch_prompt(self, prompt, arguments).await
     }
 
     /// Previews the change that a call of one of the workspace's own tools would make to a file, for the approver; `None`

@@ -56,11 +56,12 @@ impl AgentPolicy {
     ///
     /// # Errors
     ///
-    /// Fails if a rule names an unknown tool, because such a rule would silently have no effect.
-    pub(super) fn apply_to(&self, tools: Vec<Tool>) -> Result<Vec<Tool>, CliError> {
+    /// Fails if a rule names a tool that is neither among these nor among the other tools of the agent, because such a
+    /// rule would silently have no effect.
+    pub(super) fn apply_to(&self, tools: Vec<Tool>, other_tools: &[&str]) -> Result<Vec<Tool>, CliError> {
         let Some(policy) = &self.policy else { return Ok(tools) };
         for (name, line) in policy.named_tools() {
-            if !tools.iter().any(|tool| tool.name() == name) {
+            if !tools.iter().any(|tool| tool.name() == name) && !other_tools.contains(&name) {
                 let known: Vec<&str> = tools.iter().map(Tool::name).collect();
                 return Err(CliError::new(format!(
                     "line {line}: the policy names `{name}`, but there is no such tool"
@@ -69,6 +70,15 @@ impl AgentPolicy {
             }
         }
         Ok(policy.apply_to_all(tools))
+    }
+
+    /// Puts tools under the policy whose names were checked before.
+    #[cfg(feature = "mcp")]
+    pub(super) fn apply_to_other(&self, tools: Vec<Tool>) -> Vec<Tool> {
+        match &self.policy {
+            Some(policy) => policy.apply_to_all(tools),
+            None => tools,
+        }
     }
 }
 
@@ -81,8 +91,13 @@ impl AgentPolicy {
         Ok(Self {})
     }
 
-    pub(super) fn apply_to(&self, tools: Vec<Tool>) -> Result<Vec<Tool>, CliError> {
+    pub(super) fn apply_to(&self, tools: Vec<Tool>, _: &[&str]) -> Result<Vec<Tool>, CliError> {
         Ok(tools)
+    }
+
+    #[cfg(feature = "mcp")]
+    pub(super) fn apply_to_other(&self, tools: Vec<Tool>) -> Vec<Tool> {
+        tools
     }
 
     pub(crate) fn has_approvers(&self) -> bool {

@@ -34,6 +34,12 @@ pub(crate) struct RunArgs {
     /// Id of the run [default: a new id]
     #[arg(long, value_name = "ID")]
     pub(crate) run_id: Option<String>,
+    /// Prompt of an MCP server of the agent, which is the question or comes before it; `windlass tools` lists them
+    #[arg(long, value_name = "SERVER/NAME")]
+    pub(crate) mcp_prompt: Option<String>,
+    /// Argument of the prompt; can be repeated
+    #[arg(long, value_name = "NAME=VALUE", requires = "mcp_prompt")]
+    pub(crate) mcp_argument: Vec<String>,
 }
 
 /// The arguments of `windlass submit`.

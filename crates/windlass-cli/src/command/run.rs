@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use windlass::core::id::RunId;
+use windlass::core::{id::RunId, item::Item};
 use windlass::run::RunBuilder;
 
 use super::{build_driver, find_agent};
@@ -20,17 +20,22 @@ const MAX_QUESTION_BYTES: u64 = 4 << 20;
 
 pub(crate) async fn run(args: &CliArgs, run: &RunArgs, term: &Terminal) -> Result<CommandExit, CliError> {
     let (named, question) = split_positionals(args, &run.positionals)?;
-    let question = match question {
-        Some(question) => question,
-        None => read_question_from_stdin()?,
-    };
     let file = AgentFile::read(&named)?;
+    let mut input = match &run.mcp_prompt {
+        Some(prompt) => file.fetch_mcp_prompt(prompt, &run.mcp_argument).await?,
+        None => Vec::new(),
+    };
+    match question {
+        Some(question) => input.push(Item::user(question)),
+        None if input.is_empty() => input.push(Item::user(read_question_from_stdin()?)),
+        None => {}
+    }
     let project = CliProject::of_agent_file(args, file.path(), term)?;
     let store = project.open_or_create().await?;
     let mut driving = build_driver(term, file, &project, store.clone(), &run.drive).await?;
     let id = run.run_id.as_deref().map_or_else(new_run_id, RunId::from);
     announce_run(term, &driving.file, &id, run.drive.model.as_deref());
-    let mut builder: RunBuilder = driving.agent.run(question).store(store.clone()).run_id(id.clone());
+    let mut builder: RunBuilder = driving.agent.run(input).store(store.clone()).run_id(id.clone());
     if let Some(session) = &run.session {
         builder = builder.session(&session_in_store(session, &store)?);
         builder = driving.file.with_session_budget(builder);

@@ -30,6 +30,9 @@ pub(crate) async fn run(args: &CliArgs, asked: &ToolsArgs, term: &Terminal) -> R
             for (tool, description) in &served.tools {
                 term.print_json(&json!({ "tool": tool, "description": description }));
             }
+            for (prompt, description) in &served.prompts {
+                term.print_json(&json!({ "prompt": prompt, "description": description }));
+            }
         }
         OutputFormat::Text if tools.is_empty() && served.tools.is_empty() => {
             term.eprint_line(format!("agent `{}` has no tools", file.name()));
@@ -39,8 +42,11 @@ pub(crate) async fn run(args: &CliArgs, asked: &ToolsArgs, term: &Terminal) -> R
             for tool in &tools {
                 term.print_line(tool_line(tool, term.width()));
             }
-            for (tool, description) in &served.tools {
-                let tool = SafeText::from_words(tool);
+            let prompts = served.prompts.iter().map(|(prompt, about)| (format!("prompt {prompt}"), about));
+            for (tool, description) in
+                served.tools.iter().map(|(tool, about)| (tool.clone(), about)).chain(prompts)
+            {
+                let tool = SafeText::from_words(&tool);
                 let about = SafeText::from_words(description);
                 let about = about.truncate(term.width().saturating_sub(tool.width() + 3));
                 term.print_line(styled![paint(TextStyle::Title, tool), "  ", about]);

@@ -367,7 +367,9 @@ impl TerminalRenderer {
     ) -> StyledText {
         let indent = "  ".repeat(path.parent_calls().len());
         let width = self.term.width().saturating_sub(1);
-        let tool = SafeText::from_words(tool).truncate(width.saturating_sub(indent.len() + 5));
+        // A tool's name of any length leaves room for the note, so that the line stays one.
+        let tool = SafeText::from_words(tool);
+        let tool = tool.truncate(width.saturating_sub(indent.len() + 6 + MIN_NOTE_WIDTH));
         let fixed = indent.len() + 4 + tool.width() + 2;
         let note = SafeText::from_words(note).truncate(width.saturating_sub(fixed));
         // The note has a minimum width, so that the line does not shift when a duration grows by a digit.

@@ -22,6 +22,8 @@ pub(crate) struct PtyScreen {
     keys: std::fs::File,
     changes: Receiver<()>,
     parser: Arc<Mutex<vt100::Parser>>,
+    /// Everything that was written to the terminal.
+    written: Arc<Mutex<Vec<u8>>>,
     /// Time without a change after which a test fails.
     timeout: Duration,
 }
@@ -85,17 +87,20 @@ impl PtyScreen {
         let parser = Arc::new(Mutex::new(vt100::Parser::new(sized(rows), sized(columns), 0)));
         let (changed, changes) = channel();
         let screen = parser.clone();
+        let written = Arc::<Mutex<Vec<u8>>>::default();
+        let kept = written.clone();
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             // Reading ends when the program exits and its terminal closes.
             while let Ok(count @ 1..) = output.read(&mut bytes) {
+                kept.lock().expect("nobody panics with it").extend_from_slice(&bytes[..count]);
                 screen.lock().expect("nobody panics with it").process(&bytes[..count]);
                 if changed.send(()).is_err() {
                     return;
                 }
             }
         });
-        Self { child, keys, changes, parser, timeout }
+        Self { child, keys, changes, parser, written, timeout }
     }
 
     /// Waits until the screen contains a text.
@@ -147,6 +152,11 @@ impl PtyScreen {
             rows.pop();
         }
         rows
+    }
+
+    /// Returns what was written to the terminal, which stays readable after the process has exited.
+    pub(crate) fn written(&self) -> Arc<Mutex<Vec<u8>>> {
+        self.written.clone()
     }
 
     /// Waits until the screen ends with these rows.
@@ -207,6 +217,36 @@ impl PtyScreen {
         let lines: Vec<&str> = contents.lines().map(str::trim_end).collect();
         lines.join("\n").trim_end().to_owned()
     }
+}
+
+/// Returns the first character of an output that is neither visible nor a control sequence of the command itself, with
+/// the text after it. An emulated screen does not have it: a terminal swallows what hides.
+pub(crate) fn foreign_character(written: &Mutex<Vec<u8>>) -> Option<String> {
+    let written = written.lock().expect("nobody panics with it");
+    let Ok(text) = std::str::from_utf8(&written) else { return Some("bytes that are no text".to_owned()) };
+    let mut rest = text;
+    while let Some(letter) = rest.chars().next() {
+        if let Some(after) = rest.strip_prefix("\u{1b}[") {
+            let end = after.find(|letter: char| !letter.is_ascii_digit() && letter != ';');
+            let (parameters, end) = after.split_at(end.unwrap_or(after.len()));
+            // Colours, the erasure of lines, the cursor up to the first of the live lines, and pasting.
+            let is_own =
+                end.starts_with(['m', 'J', 'K']) || (end.starts_with('A') && !parameters.contains(';'));
+            let is_mode = ["?2004h", "?2004l"].iter().find(|mode| after.starts_with(**mode));
+            match (is_own, is_mode) {
+                (true, _) => rest = &end[1..],
+                (false, Some(mode)) => rest = &after[mode.len()..],
+                (false, None) => return Some(rest.escape_debug().take(80).collect()),
+            }
+            continue;
+        }
+        let is_line_end = matches!(letter, '\r' | '\n');
+        if !is_line_end && (letter.is_control() || windlass_text::is_hidden(letter)) {
+            return Some(rest.escape_debug().take(80).collect());
+        }
+        rest = &rest[letter.len_utf8()..];
+    }
+    None
 }
 
 fn terminal_command(folder: &Path, words: &[&str]) -> Command {

@@ -380,7 +380,7 @@ fn on_target_attached(pages: &Arc<PageController>, parent_session: &str, params:
         tell("Page.addScriptToEvaluateOnNewDocument", json!({ "source": PERMISSION_SCRIPT }));
         tell(
             "Page.addScriptToEvaluateOnNewDocument",
-            json!({ "source": WIDGET_SCRIPT, "worldName": "windlass", "runImmediately": true }),
+            json!({ "source": WIDGET_SCRIPT, "worldName": super::frames::WORLD_NAME, "runImmediately": true }),
         );
     }
     if kind != "page" {
@@ -392,7 +392,10 @@ fn on_target_attached(pages: &Arc<PageController>, parent_session: &str, params:
         tell(method, params);
     }
     if let Some(script) = pages.options.storage_script() {
-        tell("Page.addScriptToEvaluateOnNewDocument", json!({ "source": script }));
+        tell(
+            "Page.addScriptToEvaluateOnNewDocument",
+            json!({ "source": script, "worldName": super::frames::WORLD_NAME }),
+        );
     }
     tell("Runtime.runIfWaitingForDebugger", json!({}));
     tell("Page.bringToFront", json!({}));

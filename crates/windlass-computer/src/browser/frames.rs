@@ -11,7 +11,7 @@ use crate::computer::ComputerError;
 use crate::target::{ScreenTarget, TargetPlace};
 
 /// Name of the isolated world in which our scripts run.
-const WORLD_NAME: &str = "windlass";
+pub(super) const WORLD_NAME: &str = "windlass";
 /// Maximum depth of nested frames.
 pub(super) const MAX_FRAME_DEPTH: usize = 16;
 /// Number of attempts of a query that a navigation interrupts.

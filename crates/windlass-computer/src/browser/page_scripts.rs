@@ -39,9 +39,11 @@ pub(super) const PERMISSION_SCRIPT: &str = r"(() => {
         const native = owner && owner[method];
         if (typeof native !== 'function') return;
         owner[method] = function (...given) {
-            const wanted = typeof name === 'function' ? name(...given) : name;
-            if (!wanted) return native.apply(this, given);
-            const asked = ask(wanted).then(() => native.apply(this, given));
+            const wanted = typeof name === 'function' ? name(...given) : [name];
+            if (!wanted.length) return native.apply(this, given);
+            // One question after the other: a request for a camera and a microphone needs both.
+            const asked = wanted.reduce((before, one) => before.then(() => ask(one)), Promise.resolve())
+                .then(() => native.apply(this, given));
             return later ? asked : void asked;
         };
     };
@@ -49,7 +51,9 @@ pub(super) const PERMISSION_SCRIPT: &str = r"(() => {
     wrap(geo, 'getCurrentPosition', 'geolocation');
     wrap(globalThis.Notification, 'requestPermission', 'notifications', true);
     const media = globalThis.MediaDevices && MediaDevices.prototype;
-    wrap(media, 'getUserMedia', wants => wants && wants.video ? 'camera' : 'microphone', true);
+    const devices = wants => [wants && wants.video && 'camera', wants && wants.audio && 'microphone'].filter(Boolean);
+    wrap(media, 'getUserMedia', devices, true);
     const clip = globalThis.Clipboard && Clipboard.prototype;
     wrap(clip, 'readText', 'clipboard-read', true);
+    wrap(clip, 'read', 'clipboard-read', true);
 })()";

@@ -4,6 +4,9 @@ use serde_json::Value;
 
 use crate::computer::{ComputerError, Screenshot};
 
+/// Maximum size of the pixels of a picture in bytes: that of the largest screens. A picture names its size itself.
+const MAX_PIXEL_BYTES: usize = 128 << 20;
+
 /// A rectangle in pixels of the viewport.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PixelRectangle {
@@ -53,7 +56,8 @@ pub(super) fn paint_black(
     let mut decoder = png::Decoder::new(std::io::Cursor::new(&bytes));
     decoder.set_transformations(png::Transformations::EXPAND | png::Transformations::STRIP_16);
     let mut reader = decoder.read_info().map_err(|error| failed(&error))?;
-    let size = reader.output_buffer_size().ok_or_else(|| failed(&"it is too large"))?;
+    let size = reader.output_buffer_size().filter(|size| *size <= MAX_PIXEL_BYTES);
+    let size = size.ok_or_else(|| failed(&"it is too large"))?;
     let mut pixels = vec![0; size];
     let frame = reader.next_frame(&mut pixels).map_err(|error| failed(&error))?;
     let channels = frame.color_type.samples();
@@ -83,3 +87,7 @@ pub(super) fn paint_black(
     done.map_err(|error| failed(&error))?;
     Ok(Screenshot::from_png(&written))
 }
+
+#[cfg(all(test, target_os = "linux"))]
+#[path = "picture_tests.rs"]
+mod tests;

@@ -1,6 +1,7 @@
 //! The allow list of sites that a browser may visit, and the policy for third-party requests.
 
 use serde_json::{Value, json};
+use url::{Host, Url};
 
 /// The sites that a browser may visit, by navigation, by redirect, in a frame or in a new tab.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,19 +32,7 @@ impl AllowedSites {
             return Err("the list of sites is empty, so that no page can be visited".to_owned());
         }
         for entry in hosts {
-            let is_host = {
-                let entry = entry.strip_prefix("*.").unwrap_or(entry);
-                let host = match entry.rsplit_once(':') {
-                    Some((host, port)) if is_number(port) => host,
-                    _ => entry,
-                };
-                let is_address = host.starts_with('[') && host.ends_with(']');
-                let is_name = !host.is_empty()
-                    && !host.starts_with('.')
-                    && host.chars().all(|char| char.is_alphanumeric() || matches!(char, '-' | '.' | '_'));
-                is_address || is_name
-            };
-            if !is_host {
+            if SiteEntry::parse(entry).is_none() {
                 return Err(format!(
                     "`{entry}` is no host and would match no site; write a host such as `example.org`, \
                      `*.example.org` or `example.org:8080`, without scheme and path"
@@ -74,13 +63,11 @@ impl AllowedSites {
     pub(super) fn host_resolver_rules(&self) -> Option<String> {
         let Self::Only(hosts) = self else { return None };
         let mut rules = "MAP * ~NOTFOUND".to_owned();
-        for host in hosts {
-            let host =
-                host.rsplit_once(':').filter(|(_, port)| is_number(port)).map_or(&**host, |(host, _)| host);
-            if let Some(above) = host.strip_prefix("*.") {
-                rules.push_str(&format!(", EXCLUDE {above}"));
-            }
+        for SiteEntry { host, subdomains, .. } in hosts.iter().filter_map(|entry| SiteEntry::parse(entry)) {
             rules.push_str(&format!(", EXCLUDE {host}"));
+            if subdomains {
+                rules.push_str(&format!(", EXCLUDE *.{host}"));
+            }
         }
         Some(rules)
     }
@@ -88,44 +75,70 @@ impl AllowedSites {
     /// Returns the reason why a URL may not be visited; `None` if it may. A URL that cannot be parsed is
     /// refused.
     pub fn refusal_reason(&self, url: &str) -> Option<String> {
-        let lower = url.trim().to_ascii_lowercase();
-        if lower == "about:blank" || lower == "about:srcdoc" {
+        let Ok(parsed) = Url::parse(url) else {
+            return Some(format!("`{}` is no address of a web page", truncate_url(url)));
+        };
+        if matches!(parsed.as_str(), "about:blank" | "about:srcdoc") {
             return None;
         }
-        let Some((scheme, rest)) =
-            lower.split_once("://").filter(|(scheme, _)| matches!(*scheme, "http" | "https"))
+        let (true, Some(host), Some(port)) =
+            (matches!(parsed.scheme(), "http" | "https"), parsed.host_str(), parsed.port_or_known_default())
         else {
             return Some(format!("`{}` is no address of a web page", truncate_url(url)));
         };
         let Self::Only(hosts) = self else { return None };
-        // Browsers treat a backslash as a slash, so it also ends the authority here.
-        let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
-        let place = authority.rsplit('@').next().unwrap_or_default();
-        let default_port = if scheme == "http" { "80" } else { "443" };
-        let (host, port) = match place.rsplit_once(':') {
-            Some((host, port)) if is_number(port) => (host, port),
-            _ => (place, default_port),
-        };
         let host = host.trim_end_matches('.');
-        let is_listed = hosts.iter().any(|listed| matches_host(&listed.to_ascii_lowercase(), host, port));
+        let is_listed = hosts
+            .iter()
+            .any(|entry| SiteEntry::parse(entry).is_some_and(|entry| entry.matches_site(host, port)));
         (!is_listed).then(|| format!("the site `{host}` is not one of those that may be visited"))
     }
 }
 
-fn matches_host(listed: &str, host: &str, port: &str) -> bool {
-    let (listed, is_port) = match listed.rsplit_once(':') {
-        Some((listed, wanted)) if is_number(wanted) => (listed, wanted == port),
-        _ => (listed, true),
-    };
-    let is_host = match listed.strip_prefix("*.") {
-        Some(above) => host == above || host.strip_suffix(above).is_some_and(|below| below.ends_with('.')),
-        None => host == listed,
-    };
-    is_port && is_host
+/// An entry of a list of sites, in the form in which browsers write hosts: international names in Punycode, lower case,
+/// addresses in their shortest form, no dot at the end.
+#[derive(Debug, PartialEq, Eq)]
+struct SiteEntry {
+    host: String,
+    subdomains: bool,
+    port: Option<u16>,
 }
 
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit())
+impl SiteEntry {
+    /// Parses an entry; `None` if it would match nothing.
+    fn parse(entry: &str) -> Option<Self> {
+        let (entry, subdomains) = entry.strip_prefix("*.").map_or((entry, false), |above| (above, true));
+        let (host, port) = match entry.rsplit_once(':') {
+            // The colon is a part of an address without a port.
+            Some((_, end)) if end.ends_with(']') => (entry, None),
+            Some((host, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => {
+                (host, Some(port.parse().ok().filter(|port: &u16| *port > 0)?))
+            }
+            Some(_) => return None,
+            None => (entry, None),
+        };
+        match Host::parse(host).ok()? {
+            Host::Domain(name) => {
+                let host = name.strip_suffix('.').unwrap_or(&name);
+                let is_label = |label: &str| {
+                    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+                    !label.is_empty() && label.bytes().all(is_plain)
+                };
+                host.split('.').all(is_label).then(|| Self { host: host.to_owned(), subdomains, port })
+            }
+            // An address has no subdomains.
+            address => (!subdomains).then(|| Self { host: address.to_string(), subdomains, port }),
+        }
+    }
+
+    /// Returns true if the entry allows the site, whose host is written as browsers write it.
+    fn matches_site(&self, host: &str, port: u16) -> bool {
+        let is_below = || {
+            let below = host.strip_suffix(self.host.as_str());
+            self.subdomains && below.is_some_and(|below| below.ends_with('.'))
+        };
+        self.port.is_none_or(|wanted| wanted == port) && (host == self.host || is_below())
+    }
 }
 
 /// The policy for requests from allowed pages to sites that are not on the allow list.
@@ -222,6 +235,74 @@ mod tests {
         assert_eq!(sites.host_resolver_rules().as_deref(), Some(rules));
         assert!(AllowedSites::Any.refusal_reason("file:///etc/passwd").is_some());
         assert_eq!(AllowedSites::Any.refusal_reason("http://anything/"), None);
+    }
+
+    #[test]
+    fn entries_match_the_form_in_which_browsers_write_hosts() {
+        for (entry, url) in [
+            ("münchen.de", "https://xn--mnchen-3ya.de/"),
+            ("*.münchen.de", "https://www.xn--mnchen-3ya.de/"),
+            ("BÜCHER.example", "https://bücher.example/"),
+            ("例え.jp:8443", "https://xn--r8jz45g.jp:8443/"),
+            ("example.org.", "https://example.org/"),
+            ("example.org", "https://example.org./"),
+            ("*.example.org.", "https://a.example.org./"),
+            ("example.org:0443", "https://example.org/"),
+            ("example.org:80", "http://example.org/"),
+            ("[::1]:80", "http://[::1]/"),
+            ("[0:0:0:0:0:0:0:1]", "http://[::1]:9/"),
+            ("[2001:DB8::0]", "http://[2001:db8::]/"),
+            ("127.1", "http://127.0.0.1/"),
+            ("EXAMPLE.org", "https://ex%61mple.org/"),
+            ("a_b.test", "https://a_b.test/"),
+        ] {
+            let sites = AllowedSites::only([entry]);
+            sites.validate().expect(entry);
+            assert_eq!(sites.refusal_reason(url), None, "{entry} {url}");
+            let host =
+                Url::parse(url).expect("a URL").host_str().expect("a host").trim_end_matches('.').to_owned();
+            let rules = sites.host_resolver_rules().expect("there are some");
+            let is_found = rules.contains(&format!("EXCLUDE {host}"))
+                || host
+                    .split_once('.')
+                    .is_some_and(|(_, above)| rules.contains(&format!("EXCLUDE *.{above}")));
+            assert!(is_found, "{entry}: {rules}");
+        }
+        for entry in [
+            "example.org:0",
+            "example.org:65536",
+            "example.org:99999",
+            "example.org:http",
+            "example.org:",
+            "a..b",
+            ".",
+            "",
+            "*.",
+            "*.*.org",
+            "*.127.0.0.1",
+            "*.[::1]",
+            "[::1",
+            "::1",
+            "[::g]",
+            "1.2.3.4.5",
+            "xn--a",
+            "a%2fb",
+            "ex*mple.org",
+            "user@example.org",
+        ] {
+            AllowedSites::only([entry]).validate().expect_err(entry);
+            assert_eq!(SiteEntry::parse(entry), None);
+        }
+        let sites = AllowedSites::only(["example.org"]);
+        for refused in [
+            "https://example.org\t@evil.test/",
+            "https:evil.test",
+            "https:///evil.test/@example.org",
+            "ws://example.org/",
+            "https://example.org:99999/",
+        ] {
+            assert!(sites.refusal_reason(refused).is_some(), "{refused}");
+        }
     }
 
     #[test]

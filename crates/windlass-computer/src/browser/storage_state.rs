@@ -47,7 +47,9 @@ impl StorageState {
         (!cookies.is_empty()).then_some(cookies)
     }
 
-    /// Returns a script that restores the local storage of an origin when it is first opened.
+    /// Returns a script that restores the local storage of an origin when it is first opened. It contains the storage of
+    /// all origins and runs in documents of any site, so it must run in a world of its own, where nothing that a
+    /// page replaces is called.
     pub(super) fn restore_script(&self) -> Option<String> {
         let origins = self.0["origins"].as_array().filter(|origins| !origins.is_empty())?;
         Some(format!(

@@ -169,9 +169,22 @@ impl Desktop {
         Ok(desktop)
     }
 
-    /// Returns a provider that starts one desktop per run.
-    pub fn provider(options: DesktopOptions) -> impl ComputerProvider {
-        DesktopProvider { options, created: Mutex::default() }
+    /// Returns a provider that starts one desktop per run. It connects to an existing display to read its size, of which
+    /// the model is told before a run uses it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no such display.
+    pub async fn provider(options: DesktopOptions) -> Result<impl ComputerProvider, ComputerError> {
+        let size = match options.display.clone() {
+            DesktopDisplay::Virtual { width, height } => (width, height),
+            DesktopDisplay::Existing { name } => {
+                run_blocking(move || Ok(X11Screen::connect(name.as_deref())?.size())).await?
+            }
+        };
+        let (width, height) = ScreenScale::new(size, options.max_side).shown;
+        let display = ComputerDisplay { width, height, environment: "linux".to_owned() };
+        Ok(DesktopProvider { options, display, created: Mutex::default() })
     }
 
     /// Starts a program on the display. It ends with the desktop.
@@ -383,23 +396,25 @@ impl Computer for Desktop {
 
 struct DesktopProvider {
     options: DesktopOptions,
+    /// The screen that the model is told about.
+    display: ComputerDisplay,
     created: Mutex<Vec<(Arc<dyn Computer>, Arc<Desktop>)>>,
 }
 
 impl ComputerProvider for DesktopProvider {
     fn display(&self) -> ComputerDisplay {
-        // The size of an existing display is known only when it is opened.
-        let screen = match self.options.display {
-            DesktopDisplay::Virtual { width, height } => (width, height),
-            DesktopDisplay::Existing { .. } => (self.options.max_side, self.options.max_side),
-        };
-        let (width, height) = ScreenScale::new(screen, self.options.max_side).shown;
-        ComputerDisplay { width, height, environment: "linux".to_owned() }
+        self.display.clone()
     }
 
     fn create<'a>(&'a self, _: &'a RunId) -> BoxFuture<'a, Result<Arc<dyn Computer>, ComputerError>> {
         async {
             let desktop = Arc::new(Desktop::start(self.options.clone()).await?);
+            if desktop.display() != self.display {
+                desktop.close().await;
+                return Err(ComputerError::Failed(
+                    "the screen has another size than when the provider was made".to_owned(),
+                ));
+            }
             let computer: Arc<dyn Computer> = desktop.clone();
             self.created.lock().unwrap_or_else(PoisonError::into_inner).push((computer.clone(), desktop));
             Ok(computer)

@@ -152,6 +152,8 @@ pub(crate) struct RecordingComputerProvider {
     pub(crate) computer: RecordingComputer,
     pub(crate) created: Arc<AtomicUsize>,
     pub(crate) disposed: Arc<AtomicUsize>,
+    /// The last computer that was created, if anything still holds it.
+    pub(crate) last: Arc<Mutex<Option<std::sync::Weak<dyn Computer>>>>,
 }
 
 impl RecordingComputerProvider {
@@ -168,6 +170,7 @@ impl ComputerProvider for RecordingComputerProvider {
     fn create<'a>(&'a self, _: &'a RunId) -> BoxFuture<'a, Result<Arc<dyn Computer>, ComputerError>> {
         self.created.fetch_add(1, Ordering::SeqCst);
         let computer: Arc<dyn Computer> = Arc::new(self.computer.clone());
+        *self.last.lock().expect("no panic") = Some(Arc::downgrade(&computer));
         std::future::ready(Ok(computer)).boxed()
     }
 

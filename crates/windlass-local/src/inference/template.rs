@@ -210,8 +210,9 @@ fn without_generation_tags(source: &str) -> String {
     let mut result = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}") else { break };
-        let inside = &rest[start + 2..start + length];
+        // The end is behind both letters of the start: `{%}` is no tag.
+        let Some(length) = rest[start + 2..].find("%}") else { break };
+        let (inside, after) = (&rest[start + 2..start + 2 + length], start + 2 + length + 2);
         let (open, word) = match inside.strip_prefix(['-', '+']) {
             Some(word) => (&inside[..1], word),
             None => ("", inside),
@@ -228,9 +229,9 @@ fn without_generation_tags(source: &str) -> String {
         result.push_str(&rest[..start]);
         match replacement {
             Some(tag) => result.push_str(&format!("{{%{open} {tag} {close}%}}")),
-            None => result.push_str(&rest[start..start + length + 2]),
+            None => result.push_str(&rest[start..after]),
         }
-        rest = &rest[start + length + 2..];
+        rest = &rest[after..];
     }
     result.push_str(rest);
     result

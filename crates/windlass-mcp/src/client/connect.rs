@@ -9,11 +9,12 @@ use rmcp::service::{
 };
 use rmcp::transport::Transport;
 use rmcp::transport::auth::AuthClient;
+use rmcp::transport::streamable_http_client::StreamableHttpError;
 
 use super::child::{self, ServerProcess};
 use super::connection::{McpConnectError, error_chain_text};
 use super::handler::McpClientHandler;
-use super::http::{McpHttpClient, build_transport};
+use super::http::{McpHttpClient, McpHttpError, build_transport};
 use super::legacy_sse::LegacySseTransport;
 use super::stdio::{HandshakeFilter, LineTransport};
 use super::{McpAuth, ProtocolEra};
@@ -207,7 +208,23 @@ async fn open_legacy_sse(
 
 /// Returns true if the server refused the handshake with an HTTP status.
 fn is_refused_by_status(error: &ClientInitializeError) -> bool {
-    describe_handshake_error(error).contains("HTTP 4")
+    let transport = match error {
+        ClientInitializeError::LegacyFallbackFailed { discover, fallback } => {
+            return is_refused_by_status(discover) || is_refused_by_status(fallback);
+        }
+        ClientInitializeError::TransportError { error, .. } => error,
+        _ => return false,
+    };
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(transport.error.as_ref());
+    while let Some(error) = cause {
+        if let Some(StreamableHttpError::Client(error)) =
+            error.downcast_ref::<StreamableHttpError<McpHttpError>>()
+        {
+            return matches!(error, McpHttpError::Refused { .. });
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Describes a failed handshake with all causes.

@@ -22,8 +22,7 @@ use rmcp::transport::streamable_http_client::{
 use sse_stream::{Error as SseError, Sse};
 use url::Url;
 use windlass_net::http::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER,
-    WWW_AUTHENTICATE,
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, WWW_AUTHENTICATE,
 };
 use windlass_net::http::{Method, Request, StatusCode};
 use windlass_net::{
@@ -188,9 +187,7 @@ impl McpHttpClient {
         loop {
             let response = self.send(request.clone(), safety).await.map_err(failed)?;
             let status = response.status;
-            let given = response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-            let given = given.and_then(parse_retry_after);
-            let wait = match (status, given) {
+            let wait = match (status, windlass_net::retry_after(&response.headers)) {
                 (StatusCode::TOO_MANY_REQUESTS, None) => default_wait(attempt),
                 (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE, Some(given)) => given,
                 // A gateway answers 503 also if it lost a server that was at work, so a call is not repeated.
@@ -246,12 +243,6 @@ pub(super) fn new_request(
 
 fn default_wait(attempt: u32) -> Duration {
     DEFAULT_RETRY_WAIT.saturating_mul(1 << attempt.min(16))
-}
-
-/// Parses the seconds of a `Retry-After` header. A date is not worth a date parser: the default wait applies.
-fn parse_retry_after(value: &str) -> Option<Duration> {
-    let seconds: f64 = value.trim().parse().ok()?;
-    Duration::try_from_secs_f64(seconds).ok()
 }
 
 /// Returns the challenge of a response that requires authorisation.

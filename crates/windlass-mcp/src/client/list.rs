@@ -163,7 +163,7 @@ async fn fetch_page(peer: &Peer<RoleClient>, cursor: Option<String>) -> Result<T
     })
 }
 
-fn parse_tool(server: &Arc<str>, tool: Value) -> Result<McpToolInfo, String> {
+pub(super) fn parse_tool(server: &Arc<str>, tool: Value) -> Result<McpToolInfo, String> {
     let text = |key: &str| tool.get(key).and_then(Value::as_str);
     let Some(name) = text("name").filter(|name| !name.is_empty()) else {
         return Err("lists a tool without a name".to_owned());

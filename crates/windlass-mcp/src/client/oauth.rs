@@ -184,7 +184,7 @@ impl OAuthConfig {
 }
 
 /// Returns the scopes that a challenge names.
-fn challenge_scopes(challenge: &str) -> Vec<String> {
+pub(super) fn challenge_scopes(challenge: &str) -> Vec<String> {
     let named = challenge.split_once("scope=\"").and_then(|(_, rest)| rest.split_once('"'));
     named.map(|(scopes, _)| scopes.split_whitespace().map(str::to_owned).collect()).unwrap_or_default()
 }

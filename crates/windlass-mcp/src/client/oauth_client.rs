@@ -95,7 +95,11 @@ impl OAuthHttpClient for OAuthNetworkClient {
 
 /// Returns the request that follows a redirect, or `None` if the response is no redirect. Credentials are not sent to
 /// another origin.
-fn redirected(request: &Request<Bytes>, status: StatusCode, headers: &HeaderMap) -> Option<Request<Bytes>> {
+pub(super) fn redirected(
+    request: &Request<Bytes>,
+    status: StatusCode,
+    headers: &HeaderMap,
+) -> Option<Request<Bytes>> {
     let keeps_method = match status {
         StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => true,
         StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND | StatusCode::SEE_OTHER => {
@@ -119,7 +123,7 @@ fn redirected(request: &Request<Bytes>, status: StatusCode, headers: &HeaderMap)
 }
 
 /// Returns the guard for the OAuth flow of a server.
-fn metadata_guard(url: &str) -> AddressGuard {
+pub(super) fn metadata_guard(url: &str) -> AddressGuard {
     let host = Url::parse(url).ok().and_then(|url| url.host().map(|host| host.to_owned()));
     let own_address = match &host {
         Some(Host::Ipv4(address)) => Some(IpAddr::V4(*address)),

@@ -457,8 +457,8 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
         let agent = self.agent.clone().model(SingleCallModel { call });
         let mut id = identity.run.clone().unwrap_or_else(|| caller.new_run_id());
         if let (Some(run), Some(store)) = (&identity.run, &self.store) {
-            for generation in 1..=MAX_FAILED_RUNS {
-                let Ok(stored) = load_paused(&**store, &id).await else { break };
+            let mut runs = 1;
+            while let Ok(stored) = load_paused(&**store, &id).await {
                 let items = stored.record().run_items();
                 let known = items.iter().find_map(|produced| match &*produced.item {
                     Item::Call(call) if call.id.as_str() == CALL_ID => {
@@ -475,13 +475,14 @@ impl<C: Send + Sync + 'static> SharedMcpServer<C> {
                     }
                     _ => false,
                 });
-                if !has_failed || !self.is_repeatable(&request.name) {
+                if !has_failed || !self.is_repeatable(&request.name) || runs == MAX_FAILED_RUNS {
                     let recovered =
                         agent.recover_with_context(id.clone(), store.clone(), caller.context.clone());
                     return Ok((id, recovered));
                 }
                 // A failure of a call that may be executed twice is no result to keep.
-                id = RunId::new(format!("{run}.{generation}"));
+                id = RunId::new(format!("{run}.{runs}"));
+                runs += 1;
             }
         }
         let run = agent.run_with_context(format!("call {}", request.name), caller.context.clone());

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::handler::McpServerHandler;
 use super::http_auth::{McpAuthRefusal, McpClientIdentity, McpHttpRequest};
-use super::http_connections::{ConnectionActivity, ConnectionTable, OpenConnection, TrackedBody};
+use super::http_connections::{ConnectionTable, OpenConnection, TrackedBody};
 use super::http_sessions::{BoundedSessionManager, SessionLimits};
 use super::{McpServeError, McpServer, SharedMcpServer};
 
@@ -48,7 +48,8 @@ pub struct HttpLimits {
     /// Maximum number of connections. Above it, the oldest idle connection is closed, or else the oldest stream of
     /// messages; if all of them have requests, further ones wait. Default: 512.
     pub max_connections: usize,
-    /// Maximum number of requests of one client at the same time; further ones are refused with status 429.
+    /// Maximum number of requests of one client at the same time; further ones are refused with status 429. A client
+    /// may never have more requests than there are connections without one, so that some are left for others.
     /// Default: 256.
     pub max_requests_per_client: usize,
     /// Maximum number of streams of messages (GET) of one client; above it, its oldest one is closed. Default: 64.
@@ -214,18 +215,17 @@ impl<C: Send + Sync + 'static> HttpServer<C> {
             None => address.ip().to_string().into(),
         };
         open.set_client(&client);
-        let activity = if is_stream { ConnectionActivity::Stream } else { ConnectionActivity::Request };
-        let limit =
-            if is_stream { self.limits.max_streams_per_client } else { self.limits.max_requests_per_client };
-        if self.connections.count(&client, activity) >= limit
-            && !(is_stream && self.connections.close_stream_of(&client))
-        {
+        let limits = &self.limits;
+        let in_use = match is_stream {
+            true => open.begin_stream(&client, limits.max_streams_per_client),
+            false => open.begin_request(&client, limits.max_requests_per_client, limits.max_connections),
+        };
+        let Some(in_use) = in_use else {
             return untracked(later_response(
                 StatusCode::TOO_MANY_REQUESTS,
                 "too many requests at the same time",
             ));
-        }
-        let in_use = open.begin(activity);
+        };
         let response = self.respond(request, identity, &client).await;
         response.map(|body| TrackedBody { body, in_use: Some(in_use) })
     }

@@ -71,40 +71,29 @@ impl ConnectionTable {
     /// Closes the connection that is missed least: the oldest idle one, or else the oldest stream. Returns false if
     /// all of them have a request.
     pub(super) fn close_one(&self) -> bool {
-        self.close_oldest(|entry| entry.activity < ConnectionActivity::Request)
+        self.lock().close_oldest(|entry| entry.activity < ConnectionActivity::Request)
+    }
+}
+
+impl ConnectionEntries {
+    fn set_activity(&mut self, id: u64, activity: ConnectionActivity) {
+        let now = self.next_use;
+        self.next_use += 1;
+        if let Some(entry) = self.connections.get_mut(&id) {
+            (entry.activity, entry.last_use) = (activity, now);
+        }
     }
 
-    /// Closes the oldest stream of a client.
-    pub(super) fn close_stream_of(&self, client: &str) -> bool {
-        self.close_oldest(|entry| entry.activity == ConnectionActivity::Stream && *entry.client == *client)
-    }
-
-    fn close_oldest(&self, is_candidate: impl Fn(&ConnectionEntry) -> bool) -> bool {
-        let mut entries = self.lock();
-        let candidates = entries.connections.iter().filter(|(_, entry)| is_candidate(entry));
+    fn close_oldest(&mut self, is_candidate: impl Fn(&ConnectionEntry) -> bool) -> bool {
+        let candidates = self.connections.iter().filter(|(_, entry)| is_candidate(entry));
         let oldest = candidates.min_by_key(|(_, entry)| (entry.activity, entry.last_use)).map(|(id, _)| *id);
-        let Some(closed) = oldest.and_then(|id| entries.connections.remove(&id)) else { return false };
+        let Some(closed) = oldest.and_then(|id| self.connections.remove(&id)) else { return false };
         closed.close.cancel();
         true
     }
 
-    /// Returns the number of a client's connections with this activity.
-    pub(super) fn count(&self, client: &str, activity: ConnectionActivity) -> usize {
-        let entries = self.lock();
-        entries
-            .connections
-            .values()
-            .filter(|entry| *entry.client == *client && entry.activity == activity)
-            .count()
-    }
-
-    fn set_activity(&self, id: u64, activity: ConnectionActivity) {
-        let mut entries = self.lock();
-        let now = entries.next_use;
-        entries.next_use += 1;
-        if let Some(entry) = entries.connections.get_mut(&id) {
-            (entry.activity, entry.last_use) = (activity, now);
-        }
+    fn count(&self, is_counted: impl Fn(&ConnectionEntry) -> bool) -> usize {
+        self.connections.values().filter(|entry| is_counted(entry)).count()
     }
 }
 
@@ -116,10 +105,41 @@ impl OpenConnection {
         }
     }
 
-    /// Marks the connection as in use until the guard is dropped.
-    pub(super) fn begin(&self, activity: ConnectionActivity) -> ConnectionUse {
-        self.table.set_activity(self.id, activity);
-        ConnectionUse { id: self.id, table: self.table.clone() }
+    /// Marks the connection as in use by a request until the guard is dropped; `None` if the client has as many requests
+    /// as it may have: `max_per_client`, or as many as `max_connections` leave for others. So a client that takes all
+    /// it can leaves as much room as it takes, and several of them share all but a part for one more.
+    pub(super) fn begin_request(
+        &self,
+        client: &str,
+        max_per_client: usize,
+        max_connections: usize,
+    ) -> Option<ConnectionUse> {
+        let mut entries = self.table.lock();
+        let requests = entries.count(|entry| entry.activity == ConnectionActivity::Request);
+        let own =
+            entries.count(|entry| entry.activity == ConnectionActivity::Request && *entry.client == *client);
+        let free = max_connections.saturating_sub(requests);
+        if own >= max_per_client.min(free.max(1)) {
+            return None;
+        }
+        entries.set_activity(self.id, ConnectionActivity::Request);
+        drop(entries);
+        Some(ConnectionUse { id: self.id, table: self.table.clone() })
+    }
+
+    /// Marks the connection as in use by a stream until the guard is dropped. If the client has `max_per_client` streams,
+    /// its oldest one is closed; `None` if it may have none.
+    pub(super) fn begin_stream(&self, client: &str, max_per_client: usize) -> Option<ConnectionUse> {
+        let mut entries = self.table.lock();
+        let is_own = |entry: &ConnectionEntry| {
+            entry.activity == ConnectionActivity::Stream && *entry.client == *client
+        };
+        if entries.count(is_own) >= max_per_client && !entries.close_oldest(is_own) {
+            return None;
+        }
+        entries.set_activity(self.id, ConnectionActivity::Stream);
+        drop(entries);
+        Some(ConnectionUse { id: self.id, table: self.table.clone() })
     }
 }
 
@@ -137,7 +157,7 @@ pub(super) struct ConnectionUse {
 
 impl Drop for ConnectionUse {
     fn drop(&mut self) {
-        self.table.set_activity(self.id, ConnectionActivity::Idle);
+        self.table.lock().set_activity(self.id, ConnectionActivity::Idle);
     }
 }
 

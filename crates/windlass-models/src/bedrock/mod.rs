@@ -18,6 +18,7 @@ use crate::provider_model::ProviderModel;
 use crate::setting_support::check_settings;
 use crate::wire::{RequestBase, WireProtocol, encode_body};
 
+pub(crate) use converse_decode::ConverseDecoder;
 pub(crate) use event_stream::{EventStreamDecoder, encode_event};
 pub use invoke::InvokeProtocol;
 #[cfg(feature = "sigv4")]
@@ -124,7 +125,7 @@ impl ModelProtocol for ConverseProtocol {
     }
 
     fn decoder<'a>(&'a self, request: ProtocolRequest<'a>) -> Box<dyn ResponseDecoder + 'a> {
-        Box::new(converse_decode::ConverseDecoder::new(RequestBase::new(&request, WireProtocol::Converse)))
+        Box::new(ConverseDecoder::new(RequestBase::new(&request, WireProtocol::Converse)))
     }
 
     fn check_tool_support(&self, tool: &ToolDefinition) -> Result<(), String> {

@@ -79,7 +79,7 @@ fn route_store_request(
         ("POST", ["files"]) => {
             let asked: AttachFileBody = parse_body(request)?;
             check_not_expired(index)?;
-            let file = attach_upload(index, asked)?;
+            let file = Attachment::check(index, asked)?.attach(index)?;
             Ok(wire::success_response(&wire::file_json(&file, store)))
         }
         ("GET", ["files", file]) => {
@@ -201,19 +201,21 @@ struct StaticChunkSizes {
     chunk_overlap_tokens: usize,
 }
 
-fn chunking_options(strategy: Option<ChunkingStrategy>) -> Option<ChunkingOptions> {
-    Some(match strategy {
+fn chunking_options(strategy: Option<ChunkingStrategy>) -> Result<ChunkingOptions, SearchError> {
+    let options = match strategy {
         None | Some(ChunkingStrategy::Auto) => ChunkingOptions::hosted_default(),
         Some(ChunkingStrategy::Static { sizes }) => ChunkingOptions {
             max_tokens: sizes.max_chunk_size_tokens,
             overlap_tokens: sizes.chunk_overlap_tokens,
         },
-    })
+    };
+    options.validated().map_err(SearchError::InvalidArgument)
 }
 
 fn create_store(index: &Index, request: &RestRequest) -> RouteResult {
     let asked: VectorStoreBody = parse_body(request)?;
-    let chunking = chunking_options(asked.chunking_strategy);
+    // Everything is checked before the store exists: the client of a refused request does not know its id.
+    let chunking = chunking_options(asked.chunking_strategy)?;
     for file in &asked.file_ids {
         index.upload_info(file)?;
     }
@@ -225,7 +227,7 @@ fn create_store(index: &Index, request: &RestRequest) -> RouteResult {
     })?;
     let index = index.in_store(&store.id);
     for file in &asked.file_ids {
-        index.attach_upload(file, FileAttributes::new(), chunking)?;
+        index.attach_upload(file, FileAttributes::new(), Some(chunking))?;
     }
     store_response(&index)
 }
@@ -261,12 +263,24 @@ struct SetAttributesBody {
     attributes: Option<FileAttributes>,
 }
 
-fn attach_upload(index: &Index, asked: AttachFileBody) -> Result<VectorStoreFile, SearchError> {
-    index.attach_upload(
-        &asked.file_id,
-        asked.attributes.unwrap_or_default(),
-        chunking_options(asked.chunking_strategy),
-    )
+/// A file to attach, which was checked.
+struct Attachment {
+    upload: String,
+    attributes: FileAttributes,
+    chunking: ChunkingOptions,
+}
+
+impl Attachment {
+    fn check(index: &Index, asked: AttachFileBody) -> Result<Self, SearchError> {
+        let attributes = asked.attributes.unwrap_or_default();
+        validate_attributes(&attributes)?;
+        index.upload_info(&asked.file_id)?;
+        Ok(Self { upload: asked.file_id, attributes, chunking: chunking_options(asked.chunking_strategy)? })
+    }
+
+    fn attach(self, index: &Index) -> Result<VectorStoreFile, SearchError> {
+        index.attach_upload(&self.upload, self.attributes, Some(self.chunking))
+    }
 }
 
 #[derive(Deserialize)]
@@ -294,12 +308,12 @@ fn create_batch(index: &Index, store: &str, request: &RestRequest) -> RouteResul
             files.len()
         )));
     }
-    for file in &files {
-        index.upload_info(&file.file_id)?;
-    }
-    let ids: Vec<String> = files.iter().map(|file| file.file_id.clone()).collect();
+    // All files are checked before the first one is attached.
+    let files: Vec<Attachment> =
+        files.into_iter().map(|file| Attachment::check(index, file)).collect::<Result<_, _>>()?;
+    let ids: Vec<String> = files.iter().map(|file| file.upload.clone()).collect();
     for file in files {
-        attach_upload(index, file)?;
+        file.attach(index)?;
     }
     let id = index.record_batch(&ids)?;
     batch_response(index, store, &id)

@@ -1,4 +1,4 @@
-use super::{FrontMatter, parse_skill};
+use super::{FrontMatter, MAX_DESCRIPTION, MAX_NAME, parse_skill};
 
 fn parsed(yaml: &str) -> Result<FrontMatter, String> {
     parse_skill(&format!("---\n{yaml}---\nDo it.\n")).map(|(front, body)| {
@@ -42,4 +42,29 @@ fn what_is_no_skill_is_told() {
     }
     assert!(parse_skill("# Just a page\n").expect_err("no front").contains("does not begin"));
     assert!(parse_skill("---\nname: a\n").expect_err("no end").contains("has no end"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn fuzz_front_matter_is_refused_or_read() {
+    let seeds = [
+        "---\nname: pdf-forms\ndescription: >-\n  Fills in\n  forms.\nlicense: MIT\nmetadata: { a: [1, 'b'], \"c\": |\n  x\n }\n---\nDo it.",
+        "\u{feff}---\r\nname: &a x\r\ndescription: *a\r\n---\r\n",
+        "---\nname: x\ndescription: [[[[[[{{{{{{\n---\n",
+        "---\n? name\n: x\n? [a, b]\n: y\ndescription: \"\\u202e\\x1b\"\n---\n",
+        "---\na: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nname: n\ndescription: d\n---\n",
+        "---\n%YAML 1.2\n%TAG ! tag:x,2000:\n--- !!map\nname: !!str x\ndescription: 'd'\n...\n---\n",
+    ];
+    let words =
+        ["---\n", "name: ", "description: ", "&a ", "*a", "!!str ", "|\n", "- ", "? ", "{", "[", "\t"];
+    let target =
+        windlass_fuzz::FuzzTarget::new(env!("CARGO_MANIFEST_DIR"), "skill").seeds(seeds).words(words);
+    target.run(module_path!(), "fuzz_front_matter_is_refused_or_read", |input| {
+        let text = String::from_utf8_lossy(input);
+        if let Ok((front, instructions)) = parse_skill(&text) {
+            assert!(front.name.len() <= MAX_NAME && front.description.chars().count() <= MAX_DESCRIPTION);
+            assert!(!front.description.contains(char::is_control), "{front:?}");
+            assert!(instructions.len() < text.len());
+        }
+    });
 }

@@ -42,7 +42,7 @@ const WORDS: [&str; 14] = [
 ];
 
 #[test]
-fn mutated_inputs_neither_panic_nor_grow() {
+fn fuzz_inputs_neither_panic_nor_grow() {
     let (_world, workspace) = make_workspace();
     let text = "one\ntwo\nthree\n".repeat(50);
     std::fs::write(workspace.folder().join("a"), &text).expect("written");
@@ -50,7 +50,7 @@ fn mutated_inputs_neither_panic_nor_grow() {
     let read = runtime.block_on(call_tool(&workspace, "read_file", json!({ "path": "a", "lines": 1 })));
     let version = parse_version(&read);
     let target = FuzzTarget::new(env!("CARGO_MANIFEST_DIR"), "tool_texts").seeds(CORPUS).words(WORDS);
-    target.run(module_path!(), "mutated_inputs_neither_panic_nor_grow", |input| {
+    target.run(module_path!(), "fuzz_inputs_neither_panic_nor_grow", |input| {
         let input = String::from_utf8_lossy(input);
         let page: usize = HtmlReader::new(&input)
             .map(|token| match token.kind {

@@ -81,18 +81,22 @@ impl GitSource {
     /// Asks the repository for the revision, or whether it is there.
     fn verify(&self) -> Result<(), CliError> {
         let Self { url, revision } = self;
-        let Some(revision) = revision else {
-            let listed = run_git(None, &["ls-remote", "--exit-code", "--", url, "HEAD"])?;
-            return require_success(&listed, || format!("there is no Git repository at `{url}`"));
-        };
-        // A revision need not be the end of a branch, so it is fetched, without its files.
+        // Git obeys the configuration of the repository in the current folder, which may be somebody else's and may name
+        // programs to run. So it runs in a repository of its own.
         let scratch = std::env::temp_dir().join(format!("windlass-new-{}", uuid::Uuid::now_v7()));
         std::fs::create_dir(&scratch)?;
         let _removed = RemovedFolder(&scratch);
-        let made = run_git(Some(&scratch), &["init", "--quiet", "--bare"])?;
+        let made = run_git(&scratch, &["init", "--quiet", "--bare"])?;
         require_success(&made, || format!("`{}` cannot become a Git repository", scratch.display()))?;
-        let words = ["fetch", "--quiet", "--depth", "1", "--filter", "tree:0", "--", url, revision];
-        let fetched = run_git(Some(&scratch), &words)?;
+        let local = Path::new(url).canonicalize().ok().filter(|path| path.is_dir());
+        let place = local.as_deref().and_then(Path::to_str).unwrap_or(url);
+        let Some(revision) = revision else {
+            let listed = run_git(&scratch, &["ls-remote", "--exit-code", "--", place, "HEAD"])?;
+            return require_success(&listed, || format!("there is no Git repository at `{url}`"));
+        };
+        // A revision need not be the end of a branch, so it is fetched, without its files.
+        let words = ["fetch", "--quiet", "--depth", "1", "--filter", "tree:0", "--", place, revision];
+        let fetched = run_git(&scratch, &words)?;
         require_success(&fetched, || {
             format!(
                 "the Git repository `{url}`, which this command was installed from, has no revision {revision}"
@@ -111,13 +115,11 @@ impl Drop for RemovedFolder<'_> {
     }
 }
 
-/// Runs git, which asks for no password.
-fn run_git(folder: Option<&Path>, words: &[&str]) -> Result<Output, CliError> {
+/// Runs git in a folder. It asks for no password.
+fn run_git(folder: &Path, words: &[&str]) -> Result<Output, CliError> {
     let mut command = Command::new("git");
-    if let Some(folder) = folder {
-        command.current_dir(folder);
-    }
-    let ran = command.args(words).env("GIT_TERMINAL_PROMPT", "0").stdin(Stdio::null()).output();
+    let ran =
+        command.current_dir(folder).args(words).env("GIT_TERMINAL_PROMPT", "0").stdin(Stdio::null()).output();
     ran.map_err(|error| {
         CliError::new(format!("git cannot be started: {error}"))
             .with_hint("`--path CLONE` names a clone on this machine; nothing was written")

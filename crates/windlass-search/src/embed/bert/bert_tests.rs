@@ -212,6 +212,10 @@ fn folders_that_are_no_model_say_what_is_missing() {
     assert!(why(folder.path()).contains("`roberta`"));
     fs::write(&config, right.replace("\"hidden_size\":8", "\"hidden_size\":10")).expect("written");
     assert!(why(folder.path()).contains("shape"), "{}", why(folder.path()));
+    // The product of these sizes is beyond 64 bits.
+    fs::write(&config, right.replace("\"hidden_size\":8", &format!("\"hidden_size\":{}", 1_u64 << 62)))
+        .expect("written");
+    assert!(why(folder.path()).contains("shape"), "{}", why(folder.path()));
     fs::write(&config, &right).expect("written");
     let weights = folder.path().join("model.safetensors");
     let bytes = fs::read(&weights).expect("read");
@@ -220,6 +224,47 @@ fn folders_that_are_no_model_say_what_is_missing() {
         let why = why(folder.path());
         assert!(why.contains("safetensors") || why.contains("beyond"), "{cut}: {why}");
     }
+}
+
+/// A folder of a model as one input: its configuration, its vocabulary and its weights, each after its length.
+#[test]
+fn fuzz_model_folders_are_refused_or_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write_model(folder.path());
+    const FILES: [&str; 3] = ["config.json", "vocab.txt", "model.safetensors"];
+    let sound = FILES.map(|file| fs::read(folder.path().join(file)).expect("read"));
+    let join = |files: &[Vec<u8>; 3]| -> Vec<u8> {
+        let with_length = |file: &Vec<u8>| [&(file.len() as u32).to_le_bytes()[..], file].concat();
+        files.iter().flat_map(with_length).collect()
+    };
+    let mut seeds = vec![join(&sound)];
+    for (field, size) in [
+        ("hidden_size\":8", 1_u64 << 62),
+        ("num_hidden_layers\":2", u64::MAX),
+        ("max_position_embeddings\":16", u64::MAX),
+    ] {
+        let config = String::from_utf8_lossy(&sound[0]).into_owned();
+        let name = field.split(':').next().expect("a name");
+        let config = config.replace(field, &format!("{name}:{size}")).into_bytes();
+        seeds.push(join(&[config, sound[1].clone(), sound[2].clone()]));
+    }
+    windlass_fuzz::FuzzTarget::new(env!("CARGO_MANIFEST_DIR"), "sentence_model")
+        .seeds(seeds)
+        .words(["\"shape\":[", "\"data_offsets\":[0,", "18446744073709551615", "##", "[CLS]", "F16", "BF16"])
+        .run(module_path!(), "fuzz_model_folders_are_refused_or_run", |input| {
+            let mut rest = input;
+            for file in FILES {
+                let (length, after) = rest.split_first_chunk::<4>().unwrap_or((&[0; 4], rest));
+                let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
+                let (bytes, after) = after.split_at(length.min(after.len()));
+                fs::write(folder.path().join(file), bytes).expect("written");
+                rest = after;
+            }
+            if let Ok(model) = SentenceModel::open(folder.path()) {
+                let vector = model.embed_text("Bleeding pump! Café", EmbeddingPurpose::Query);
+                assert_eq!(vector.len(), model.dimensions());
+            }
+        });
 }
 
 /// Compares with vectors of all-MiniLM-L6-v2 that numpy computed from the same weights. Runs only if the weights

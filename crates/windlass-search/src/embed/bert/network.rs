@@ -65,7 +65,7 @@ impl BertNetwork {
                 bias: tensors.load_vector(&format!("{name}.bias"), rows)?,
             })
         };
-        let mut layers = Vec::with_capacity(shape.layer_count);
+        let mut layers = Vec::new();
         for at in 0..shape.layer_count {
             let of = |part: &str| format!("encoder.layer.{at}.{part}");
             let three = ["query", "key", "value"]
