@@ -226,13 +226,16 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     }
 
     /// Runs the session until it ends. `open` are the unfinished calls of an earlier process.
-    pub(super) async fn run(mut self, connection: RealtimeConnection, open: Vec<CallBatchRecord>) {
+    ///
+    /// The actor is boxed, because a future has room for both the argument and the variable. Rare arms are boxed, so that
+    /// they do not enlarge the future of every session.
+    pub(super) async fn run(mut self: Box<Self>, connection: RealtimeConnection, open: Vec<CallBatchRecord>) {
         let guard = SessionEndGuard::new(&self.channels);
         self.attach_connection(connection);
         self.machine.on_connected(None);
         let agent = self.machine.agent().name.clone();
         self.append_journal(vec![RealtimeEntry::Opened { format: REALTIME_JOURNAL_FORMAT, agent }]).await;
-        self.recover_runs(open).await;
+        Box::pin(self.recover_runs(open)).await;
         let deadline = Instant::now() + self.config.ready_timeout;
         loop {
             self.execute_effects().await;
@@ -243,7 +246,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
             match self.next_event(deadline).await {
                 ActorEvent::CloseRequested => break,
                 ActorEvent::ConnectionInput(input) => self.on_connection_input(input),
-                ActorEvent::RunNotice(RunNotice::RecoveryDue { run }) => self.retry_recovery(&run).await,
+                ActorEvent::RunNotice(RunNotice::RecoveryDue { run }) => {
+                    Box::pin(self.retry_recovery(&run)).await
+                }
                 ActorEvent::RunNotice(notice) => self.on_run_notice(notice),
                 ActorEvent::RequestNotice(notice) => self.on_request_notice(notice),
                 ActorEvent::CheckFinished(done) => self.on_check_finished(done),
@@ -257,7 +262,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                 }
             }
         }
-        self.shut_down().await;
+        Box::pin(self.shut_down()).await;
         drop(guard);
     }
 
@@ -386,7 +391,7 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                     SessionEffect::ExecuteCalls(batch) => self.machine.forget_batch(&batch.run),
                     SessionEffect::CheckTranscript(check) => self.start_check(check),
                     SessionEffect::AskForBudget(question) if self.close_reason.is_none() => {
-                        self.ask_for_budget(question).await
+                        Box::pin(self.ask_for_budget(question)).await
                     }
                     SessionEffect::AskForBudget(_) => {}
                     SessionEffect::AdmitModelRequest { request, result } if self.close_reason.is_none() => {

@@ -481,7 +481,7 @@ impl<C: Send + Sync + 'static> RealtimeSessionBuilder<C> {
                 next_entry_index: record.entry_count,
             },
         );
-        tokio::spawn(actor.run(connection, open));
+        tokio::spawn(Box::new(actor).run(connection, open));
         match ready.await {
             Ok(Ok(())) => Ok(handle),
             Ok(Err(error)) => {

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use windlass::core::id::{CallId, RunId};
 use windlass::error::RunError;
-use windlass::run::RunResult;
+use windlass::run::{CancelledRun, RunResult};
 
 use super::actor::{ActorChannels, SessionActor};
 use super::call_runs::{RunNotice, call_outputs};
@@ -154,6 +154,9 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
                     self.take_last_outputs(&run, &outcome);
                     match *outcome {
                         Ok(RunResult::Cancelled(cancelled)) => {
+                            if is_unplanned(&cancelled) {
+                                self.machine.forget_batch(&run);
+                            }
                             report.stopped.extend(cancelled.settlement.stopped);
                             report.in_doubt.extend(cancelled.settlement.in_doubt);
                             report.draining.extend(cancelled.settlement.draining);
@@ -207,6 +210,15 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
         let now = self.elapsed();
         self.machine.advance_to(now).on_outputs(run, call_outputs(&items), status);
     }
+}
+
+/// Returns true if a run was cancelled before it planned its calls: nothing of them has happened, and the session gives them
+/// their outputs.
+fn is_unplanned(cancelled: &CancelledRun) -> bool {
+    let settled = &cancelled.settlement;
+    let has_settled =
+        !settled.stopped.is_empty() || !settled.in_doubt.is_empty() || !settled.draining.is_empty();
+    !has_settled && call_outputs(&cancelled.record.run_items()).is_empty()
 }
 
 /// A guard that publishes a report even if the session's task panics or is aborted, so that nobody waits for
