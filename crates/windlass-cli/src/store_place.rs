@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use windlass::core::id::SessionId;
 use windlass::fleet::RunQueue;
-use windlass::session::Session;
+use windlass::session::{Session, list_all_sessions};
 use windlass::store::{ApproverPolicy, EncryptedStore, EncryptionKeys, RestoreReport, SqliteStore, Store};
 
 use crate::cli_error::CliError;
@@ -130,7 +130,7 @@ pub(crate) fn session_in_store(name: &str, store: &ProjectStore) -> Result<Sessi
 /// Lists the sessions in the store of a project.
 pub(crate) async fn list_sessions(store: &ProjectStore) -> Result<Vec<SessionId>, CliError> {
     match store.sessions() {
-        Some(sessions) => Ok(sessions.list_sessions().await?),
+        Some(sessions) => Ok(list_all_sessions(sessions).await?),
         None => Ok(Vec::new()),
     }
 }

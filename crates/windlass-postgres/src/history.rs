@@ -7,7 +7,7 @@ use windlass::core::id::{RunId, SessionId};
 use windlass::core::item::Item;
 use windlass::core::journal::{HistoryReference, ItemRange, JournalLine};
 use windlass::error::StoreError;
-use windlass::session::{SessionClaim, SessionFence, SessionState, SessionWrite};
+use windlass::session::{SessionClaim, SessionFence, SessionItemsPage, SessionState, SessionWrite};
 use windlass::store::{
     HISTORY_ARTEFACT, Lease, LeaseClaim, SessionHolder, StartSession, StoredLease, session_of_first_line,
 };
@@ -385,16 +385,37 @@ pub(crate) async fn replace_items(
 pub(crate) async fn load_session(db: &DbConnection, session: &SessionId) -> Result<SessionState, PgError> {
     let Some(row) = find_session(db, session).await? else { return Ok(SessionState::default()) };
     let positions = row.shown_ranges()?;
+    let items = load_ranges(db, row.id, &positions).await?;
+    Ok(SessionState { version: row.version, items, positions })
+}
+
+pub(crate) async fn load_session_items(
+    db: &DbConnection,
+    session: &SessionId,
+    skip: u64,
+    limit: u32,
+) -> Result<SessionItemsPage, PgError> {
+    let Some(row) = find_session(db, session).await? else { return Ok(SessionItemsPage::default()) };
+    let (total, ranges) = ItemRange::page(&row.shown_ranges()?, skip, limit);
+    Ok(SessionItemsPage { total, items: load_ranges(db, row.id, &ranges).await? })
+}
+
+/// Loads the items at these positions, all of which exist.
+async fn load_ranges(
+    db: &DbConnection,
+    session: i64,
+    ranges: &[ItemRange],
+) -> Result<Vec<Arc<Item>>, PgError> {
     let mut items = Vec::new();
-    for range in &positions {
-        let loaded = load_range(db, row.id, *range).await?;
+    for range in ranges {
+        let loaded = load_range(db, session, *range).await?;
         if loaded.len() as u64 != range.len() {
             let (from, to) = (range.from, range.to);
             return Err(PgError::Corrupt(format!("one of the items {from} to {to} is missing")));
         }
         items.extend(loaded);
     }
-    Ok(SessionState { version: row.version, items, positions })
+    Ok(items)
 }
 
 async fn load_range(db: &DbConnection, session: i64, range: ItemRange) -> Result<Vec<Arc<Item>>, PgError> {
@@ -408,7 +429,14 @@ async fn load_bodies(db: &DbConnection, session: i64, range: ItemRange) -> Resul
     db.rows(select, &values).await?.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-pub(crate) async fn list_sessions(db: &DbConnection) -> Result<Vec<SessionId>, PgError> {
-    let rows = db.rows("SELECT name FROM @sessions WHERE version > 0 ORDER BY name", &[]).await?;
+pub(crate) async fn list_sessions(
+    db: &DbConnection,
+    after: Option<&SessionId>,
+    limit: u32,
+) -> Result<Vec<SessionId>, PgError> {
+    let select =
+        "SELECT name FROM @sessions WHERE version > 0 AND ($1::text IS NULL OR name > $1 COLLATE \"C\")
+        ORDER BY name COLLATE \"C\" LIMIT $2";
+    let rows = db.rows(select, &[after.map(SessionId::as_str).into(), limit.into()]).await?;
     rows.iter().map(|row| Ok(SessionId::from(row.try_get::<_, String>(0)?))).collect()
 }

@@ -7,7 +7,9 @@ use futures_util::future::BoxFuture;
 use windlass::core::id::{RunId, SessionId};
 use windlass::core::item::Item;
 use windlass::error::StoreError;
-use windlass::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
+use windlass::session::{
+    SessionClaim, SessionFence, SessionItemsPage, SessionState, SessionStore, SessionWrite,
+};
 use windlass::store::{LeaseClaim, StoredLease};
 
 use crate::database::{TransactionMode, transact};
@@ -16,6 +18,20 @@ use crate::{PostgresStore, history};
 impl SessionStore for PostgresStore {
     fn load_session<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>> {
         async move { transact!(self.database, TransactionMode::Reading, |db| history::load_session(db, session)) }.boxed()
+    }
+
+    fn load_session_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        skip: u64,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<SessionItemsPage, StoreError>> {
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| history::load_session_items(
+                db, session, skip, limit
+            ))
+        }
+        .boxed()
     }
 
     fn append_items<'a>(
@@ -96,8 +112,14 @@ impl SessionStore for PostgresStore {
         async move { transact!(self.database, |db| history::release_claim(db, session, owner)) }.boxed()
     }
 
-    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
-        async move { transact!(self.database, TransactionMode::Reading, |db| history::list_sessions(db)) }
-            .boxed()
+    fn list_sessions<'a>(
+        &'a self,
+        after: Option<&'a SessionId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<SessionId>, StoreError>> {
+        async move {
+            transact!(self.database, TransactionMode::Reading, |db| history::list_sessions(db, after, limit))
+        }
+        .boxed()
     }
 }

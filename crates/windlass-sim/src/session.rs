@@ -13,7 +13,8 @@ use windlass::core::{
 };
 use windlass::error::StoreError;
 use windlass::session::{
-    MemorySessionStore, SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite,
+    MemorySessionStore, SessionClaim, SessionFence, SessionItemsPage, SessionState, SessionStore,
+    SessionWrite,
 };
 use windlass::store::{LeaseClaim, StoredLease};
 
@@ -85,6 +86,15 @@ impl SessionStore for SimSessions {
         self.with_latency(async move { self.backing_sessions.load_session(session).await })
     }
 
+    fn load_session_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        skip: u64,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<SessionItemsPage, StoreError>> {
+        self.with_latency(async move { self.backing_sessions.load_session_items(session, skip, limit).await })
+    }
+
     fn append_items<'a>(
         &'a self,
         session: &'a SessionId,
@@ -146,7 +156,11 @@ impl SessionStore for SimSessions {
         self.with_latency(async move { self.backing_sessions.release_session(session, owner).await })
     }
 
-    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
-        self.with_latency(async move { self.backing_sessions.list_sessions().await })
+    fn list_sessions<'a>(
+        &'a self,
+        after: Option<&'a SessionId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<SessionId>, StoreError>> {
+        self.with_latency(async move { self.backing_sessions.list_sessions(after, limit).await })
     }
 }

@@ -18,7 +18,9 @@ use windlass::core::{
     },
 };
 use windlass::error::StoreError;
-use windlass::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
+use windlass::session::{
+    SessionClaim, SessionFence, SessionItemsPage, SessionState, SessionStore, SessionWrite,
+};
 use windlass::store::{
     DerivedWrites, Durability, Lease, LeaseClaim, MemoryStore, ReceiptClaim, ReceiptKey, RunStatus,
     SnapshotSegments, Store, StoreFuture, StoreWrapper, StoredLease, StoredSnapshot,
@@ -566,6 +568,18 @@ impl SessionStore for SimStore {
         })
     }
 
+    fn load_session_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        skip: u64,
+        limit: u32,
+    ) -> StoreFuture<'a, SessionItemsPage> {
+        self.with_latency(async move {
+            self.commit_all();
+            self.backing_store.load_session_items(session, skip, limit).await
+        })
+    }
+
     fn append_items<'a>(&'a self, session: &'a SessionId, items: Vec<Arc<Item>>) -> StoreFuture<'a, ()> {
         self.with_session_fault(async move { self.backing_store.append_items(session, items).await })
     }
@@ -618,8 +632,12 @@ impl SessionStore for SimStore {
         self.with_latency(async move { self.backing_store.release_session(session, owner).await })
     }
 
-    fn list_sessions(&self) -> StoreFuture<'_, Vec<SessionId>> {
-        self.with_latency(async move { self.backing_store.list_sessions().await })
+    fn list_sessions<'a>(
+        &'a self,
+        after: Option<&'a SessionId>,
+        limit: u32,
+    ) -> StoreFuture<'a, Vec<SessionId>> {
+        self.with_latency(async move { self.backing_store.list_sessions(after, limit).await })
     }
 }
 

@@ -14,7 +14,9 @@ use windlass::core::item::{Item, OutputContent};
 use windlass::core::journal::JournalLine;
 use windlass::error::StoreError;
 use windlass::fleet::RunQueue;
-use windlass::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
+use windlass::session::{
+    SessionClaim, SessionFence, SessionItemsPage, SessionState, SessionStore, SessionWrite,
+};
 use windlass::store::{
     DerivedWrites, Durability, Lease, LeaseClaim, PostedDecision, ReceiptClaim, ReceiptKey, SqliteStore,
     Store, StoreFuture, StoreWrapper, StoredLease, session_of_first_line,
@@ -298,6 +300,15 @@ impl SessionStore for PlantedSessions {
         self.inner.load_session(session)
     }
 
+    fn load_session_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        skip: u64,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<SessionItemsPage, StoreError>> {
+        self.inner.load_session_items(session, skip, limit)
+    }
+
     fn append_items<'a>(
         &'a self,
         session: &'a SessionId,
@@ -360,7 +371,11 @@ impl SessionStore for PlantedSessions {
         self.inner.release_session(session, owner)
     }
 
-    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
-        self.inner.list_sessions()
+    fn list_sessions<'a>(
+        &'a self,
+        after: Option<&'a SessionId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<SessionId>, StoreError>> {
+        self.inner.list_sessions(after, limit)
     }
 }

@@ -17,7 +17,8 @@ use windlass::model::describe_item;
 use windlass::prelude::*;
 use windlass::run::PausedRun;
 use windlass::session::{
-    MemorySessionStore, Session, SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite,
+    MemorySessionStore, Session, SessionClaim, SessionFence, SessionItemsPage, SessionState, SessionStore,
+    SessionWrite,
 };
 use windlass::store::{
     DerivedWrites, Durability, Lease, LeaseClaim, MemoryStore, RunQuery, RunStatus, SqliteStore, Store,
@@ -153,6 +154,15 @@ impl SessionStore for HangingSessions {
         self.memory.load_session(session)
     }
 
+    fn load_session_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        skip: u64,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<SessionItemsPage, StoreError>> {
+        self.memory.load_session_items(session, skip, limit)
+    }
+
     fn append_items<'a>(
         &'a self,
         session: &'a SessionId,
@@ -226,8 +236,12 @@ impl SessionStore for HangingSessions {
         self.memory.release_session(session, owner)
     }
 
-    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
-        self.memory.list_sessions()
+    fn list_sessions<'a>(
+        &'a self,
+        after: Option<&'a SessionId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<SessionId>, StoreError>> {
+        self.memory.list_sessions(after, limit)
     }
 }
 

@@ -348,10 +348,12 @@ async fn no_damage_goes_unnoticed_or_makes_a_panic() {
         match SqliteStore::open(&damaged) {
             Ok(store) => {
                 load_all_runs(&store, &kept).await;
-                for error in
-                    [store.list_runs(&RunQuery::default()).await.err(), store.list_sessions().await.err()]
-                        .into_iter()
-                        .flatten()
+                for error in [
+                    store.list_runs(&RunQuery::default()).await.err(),
+                    store.list_sessions(None, 9).await.err(),
+                ]
+                .into_iter()
+                .flatten()
                 {
                     assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{error}");
                 }

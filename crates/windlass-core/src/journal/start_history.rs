@@ -185,6 +185,24 @@ impl ItemRange {
         }
         ranges
     }
+
+    /// Returns the number of positions of a list of ranges, and the ranges of at most `limit` of them after the first
+    /// `skip`.
+    pub fn page(ranges: &[Self], skip: u64, limit: u32) -> (u64, Vec<Self>) {
+        let (mut total, mut page) = (0_u64, Vec::new());
+        let end = skip.saturating_add(limit.into());
+        for range in ranges {
+            // The part of this range in the page, as offsets in the list.
+            let first = skip.max(total);
+            let last = end.min(total + range.len());
+            if first < last {
+                let from = range.from + (first - total);
+                page.push(Self { from, to: from + (last - first) });
+            }
+            total += range.len();
+        }
+        (total, page)
+    }
 }
 
 impl From<(u64, u64)> for ItemRange {

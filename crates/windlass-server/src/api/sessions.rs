@@ -58,19 +58,14 @@ pub(super) async fn list_sessions(
     RequestPerson(person): RequestPerson,
     UrlQuery(asked): UrlQuery<SessionQuery>,
 ) -> Result<Json<SessionPage>, ApiError> {
-    let limit = page_size(asked.limit, 100)? as usize;
-    let mut ids: Vec<String> = sessions_for(&state, &person)?
-        .list_sessions()
-        .await?
-        .into_iter()
-        .map(|session| session.as_str().to_owned())
-        .filter(|session| asked.after.as_ref().is_none_or(|after| session > after))
-        .collect();
-    ids.sort();
-    let is_last = ids.len() <= limit;
-    ids.truncate(limit);
-    let next = if is_last { None } else { ids.last().cloned() };
-    Ok(Json(SessionPage { sessions: ids, next }))
+    let limit = page_size(asked.limit, 100)?;
+    let after = asked.after.map(SessionId::from);
+    let mut sessions = sessions_for(&state, &person)?.list_sessions(after.as_ref(), limit + 1).await?;
+    let is_last = sessions.len() <= limit as usize;
+    sessions.truncate(limit as usize);
+    let sessions: Vec<String> = sessions.iter().map(|session| session.as_str().to_owned()).collect();
+    let next = if is_last { None } else { sessions.last().cloned() };
+    Ok(Json(SessionPage { sessions, next }))
 }
 
 /// The page of the items of a session.
@@ -102,17 +97,16 @@ pub(super) async fn open_session(
     UrlPath(session): UrlPath<String>,
     UrlQuery(asked): UrlQuery<ItemQuery>,
 ) -> Result<Json<SessionItems>, ApiError> {
-    let limit = page_size(asked.limit, 100)? as usize;
+    let limit = page_size(asked.limit, 100)?;
     if asked.from.is_some_and(|from| from > MAX_ITEM_INDEX) {
         return Err(ApiError::invalid("`from` is larger than any session"));
     }
     let id = SessionId::from(session.as_str());
-    let items = sessions_for(&state, &person)?.load_session(&id).await?.items;
-    let from = usize::try_from(asked.from.unwrap_or(0)).unwrap_or(usize::MAX);
-    let page = items.iter().skip(from).take(limit);
+    let sessions = sessions_for(&state, &person)?;
+    let page = sessions.load_session_items(&id, asked.from.unwrap_or(0), limit).await?;
     Ok(Json(SessionItems {
         session,
-        total: items.len() as u64,
-        items: page.map(|item| serde_json::to_value(&**item).unwrap_or_default()).collect(),
+        total: page.total,
+        items: page.items.iter().map(|item| serde_json::to_value(&**item).unwrap_or_default()).collect(),
     }))
 }

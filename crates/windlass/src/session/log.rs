@@ -13,7 +13,7 @@ use windlass_core::{
     journal::{HistoryReference, ItemRange},
 };
 
-use super::{SessionState, SessionWrite};
+use super::{SessionItemsPage, SessionState, SessionWrite};
 use crate::error::StoreError;
 use crate::store::StoredLease;
 
@@ -146,9 +146,17 @@ impl SessionLogs {
         Ok(())
     }
 
-    pub(crate) fn list_sessions(&self) -> Vec<SessionId> {
-        let is_used = |log: &SessionLog| log.version > 0;
-        self.logs.iter().filter(|(_, log)| is_used(log)).map(|(session, _)| session.clone()).collect()
+    pub(crate) fn load_session_items(&self, session: &SessionId, skip: u64, limit: u32) -> SessionItemsPage {
+        let Some(log) = self.logs.get(session) else { return SessionItemsPage::default() };
+        let (total, ranges) = ItemRange::page(&log.view, skip, limit);
+        SessionItemsPage { total, items: log.load_items(&ranges).unwrap_or_default() }
+    }
+
+    pub(crate) fn list_sessions(&self, after: Option<&SessionId>, limit: u32) -> Vec<SessionId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let later = self.logs.range::<SessionId, _>((from, Bound::Unbounded));
+        let used = later.filter(|(_, log)| log.version > 0);
+        used.take(limit as usize).map(|(session, _)| session.clone()).collect()
     }
 
     /// Returns the version of a session.

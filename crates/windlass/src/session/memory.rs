@@ -10,7 +10,7 @@ use windlass_core::{
 };
 
 use super::log::SessionLogs;
-use super::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
+use super::{SessionClaim, SessionFence, SessionItemsPage, SessionState, SessionStore, SessionWrite};
 use crate::error::StoreError;
 use crate::store::{LeaseClaim, StoredLease};
 
@@ -29,6 +29,15 @@ impl MemorySessionStore {
 impl SessionStore for MemorySessionStore {
     fn load_session<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>> {
         std::future::ready(Ok(self.lock_logs().load_session(session))).boxed()
+    }
+
+    fn load_session_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        skip: u64,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<SessionItemsPage, StoreError>> {
+        std::future::ready(Ok(self.lock_logs().load_session_items(session, skip, limit))).boxed()
     }
 
     fn append_items<'a>(
@@ -91,7 +100,11 @@ impl SessionStore for MemorySessionStore {
         std::future::ready(Ok(())).boxed()
     }
 
-    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
-        std::future::ready(Ok(self.lock_logs().list_sessions())).boxed()
+    fn list_sessions<'a>(
+        &'a self,
+        after: Option<&'a SessionId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<SessionId>, StoreError>> {
+        std::future::ready(Ok(self.lock_logs().list_sessions(after, limit))).boxed()
     }
 }

@@ -39,6 +39,14 @@ pub trait SessionStore: Send + Sync + 'static {
     /// Loads a session; empty if it does not exist.
     fn load_session<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionState, StoreError>>;
 
+    /// Loads at most `limit` items of a session after the first `skip`, and nothing of the others.
+    fn load_session_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        skip: u64,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<SessionItemsPage, StoreError>>;
+
     /// Appends items atomically, whatever other writers do concurrently.
     fn append_items<'a>(
         &'a self,
@@ -108,8 +116,12 @@ pub trait SessionStore: Send + Sync + 'static {
         owner: &'a str,
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Lists the sessions.
-    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>>;
+    /// Lists at most `limit` sessions whose ids come after `after`, in the order of their bytes.
+    fn list_sessions<'a>(
+        &'a self,
+        after: Option<&'a SessionId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<SessionId>, StoreError>>;
 
     /// Returns the session store that this one forwards to, if it only forwards.
     #[doc(hidden)]
@@ -155,6 +167,33 @@ pub struct SessionState {
     /// Positions of the items in the session's log, in the same order; empty if the store does not number them. A
     /// position never stands for another item.
     pub positions: Vec<ItemRange>,
+}
+
+/// A page of the items of a session.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SessionItemsPage {
+    /// Number of items in the session.
+    pub total: u64,
+    /// The items of the page, oldest first.
+    pub items: Vec<Arc<Item>>,
+}
+
+/// Lists all sessions of a store, page by page.
+///
+/// # Errors
+///
+/// Returns the error of the store.
+pub async fn list_all_sessions(store: &dyn SessionStore) -> Result<Vec<SessionId>, StoreError> {
+    const PAGE_SESSIONS: u32 = 1_000;
+    let mut sessions: Vec<SessionId> = Vec::new();
+    loop {
+        let page = store.list_sessions(sessions.last(), PAGE_SESSIONS).await?;
+        let is_last = page.len() < PAGE_SESSIONS as usize;
+        sessions.extend(page);
+        if is_last {
+            return Ok(sessions);
+        }
+    }
 }
 
 /// The items of a session that a run sees at its start.

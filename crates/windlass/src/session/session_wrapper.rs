@@ -9,7 +9,7 @@ use windlass_core::{
     item::Item,
 };
 
-use super::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
+use super::{SessionClaim, SessionFence, SessionItemsPage, SessionState, SessionStore, SessionWrite};
 use crate::error::StoreError;
 use crate::store::{LeaseClaim, StoredLease};
 
@@ -57,6 +57,18 @@ impl<W: SessionWrapper> SessionStore for W {
             let state = self.inner_sessions()?.load_session(session).await?;
             let SessionState { version, items, positions } = state;
             Ok(SessionState { version, items: self.unwrap_items(session, items)?, positions })
+        })
+    }
+
+    fn load_session_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        skip: u64,
+        limit: u32,
+    ) -> SessionFuture<'a, SessionItemsPage> {
+        Box::pin(async move {
+            let page = self.inner_sessions()?.load_session_items(session, skip, limit).await?;
+            Ok(SessionItemsPage { items: self.unwrap_items(session, page.items)?, ..page })
         })
     }
 
@@ -110,8 +122,12 @@ impl<W: SessionWrapper> SessionStore for W {
         call_now(|| Ok(self.inner_sessions()?.release_session(session, owner)))
     }
 
-    fn list_sessions(&self) -> SessionFuture<'_, Vec<SessionId>> {
-        call_now(|| Ok(self.inner_sessions()?.list_sessions()))
+    fn list_sessions<'a>(
+        &'a self,
+        after: Option<&'a SessionId>,
+        limit: u32,
+    ) -> SessionFuture<'a, Vec<SessionId>> {
+        call_now(|| Ok(self.inner_sessions()?.list_sessions(after, limit)))
     }
 
     fn shared_sessions(&self) -> Option<&dyn SessionStore> {

@@ -23,7 +23,9 @@ use super::{
 };
 use crate::error::{StoreError, StoreErrorKind};
 use crate::session::log::SessionLogs;
-use crate::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
+use crate::session::{
+    SessionClaim, SessionFence, SessionItemsPage, SessionState, SessionStore, SessionWrite,
+};
 
 /// A store in memory: it outlives runs, not the process.
 #[derive(Debug)]
@@ -782,6 +784,15 @@ impl SessionStore for MemoryStore {
         self.ready_result(|kept| Ok(kept.sessions.load_session(session)))
     }
 
+    fn load_session_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        skip: u64,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<SessionItemsPage, StoreError>> {
+        self.ready_result(|kept| Ok(kept.sessions.load_session_items(session, skip, limit)))
+    }
+
     fn append_items<'a>(
         &'a self,
         session: &'a SessionId,
@@ -868,7 +879,11 @@ impl SessionStore for MemoryStore {
         })
     }
 
-    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
-        self.ready_result(|kept| Ok(kept.sessions.list_sessions()))
+    fn list_sessions<'a>(
+        &'a self,
+        after: Option<&'a SessionId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<SessionId>, StoreError>> {
+        self.ready_result(|kept| Ok(kept.sessions.list_sessions(after, limit)))
     }
 }

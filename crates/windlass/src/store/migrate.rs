@@ -24,7 +24,9 @@ use super::{
 use crate::clock::RunClock;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::lock_unpoisoned;
-use crate::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite, export_items};
+use crate::session::{
+    SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite, export_items, list_all_sessions,
+};
 
 /// Number of lines, receipts, positions or names that are copied at a time.
 const PAGE_SIZE: u32 = 512;
@@ -117,7 +119,7 @@ pub async fn migrate_store(
     };
     let mut report = MigrationReport::default();
     let mut sessions = match source.sessions() {
-        Some(from) => from.list_sessions().await?,
+        Some(from) => list_all_sessions(from).await?,
         None => Vec::new(),
     };
     migration.copy_sessions(&mut sessions, &mut report).await?;

@@ -8,7 +8,9 @@ use windlass_core::{id::SessionId, item::Item};
 
 use super::check::{StoreCheck, lease_claim, stored_lease};
 use crate::error::StoreErrorKind;
-use crate::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
+use crate::session::{
+    SessionClaim, SessionFence, SessionItemsPage, SessionState, SessionStore, SessionWrite, list_all_sessions,
+};
 use crate::store::StoredLease;
 
 /// Checks the contract of a session store. `make` creates an empty store for each check.
@@ -105,14 +107,26 @@ async fn items_come_back<S: SessionStore>(check: StoreCheck, store: S) {
     check.expect_equal("the items", one.items, first.clone());
     check.expect_ok("adding more", store.append_items(&session, second.clone()).await);
     let two = load_state(check, &store, "s").await;
-    check.expect_equal("the items", two.items, [first, second].concat());
+    let all = [first, second].concat();
+    check.expect_equal("the items", two.items, all.clone());
+    // An item that is removed is in no page.
+    let kept = [&all[..1], &all[2..]].concat();
+    check.expect_ok("removing one", store.replace_items(&session, two.version, kept.clone()).await);
+    for (skip, limit) in [(0, 9), (0, 1), (1, 1), (1, 2), (2, 9), (3, 9), (u64::MAX, u32::MAX), (0, 0)] {
+        let page = check.expect_ok("a page", store.load_session_items(&session, skip, limit).await);
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        let items = kept.iter().skip(skip).take(limit as usize).cloned().collect();
+        check.expect_equal("a page of the items", page, SessionItemsPage { total: 3, items });
+    }
+    let page = check.expect_ok("a page", store.load_session_items(&"none".into(), 0, 9).await);
+    check.expect_equal("a page of no session", page, SessionItemsPage::default());
     check.expect_equal("whether the version grows", two.version > one.version && one.version > 0, true);
 }
 
 async fn sessions_are_apart<S: SessionStore>(check: StoreCheck, store: S) {
     check.expect_equal(
         "the sessions of an empty store",
-        check.expect_ok("listing", store.list_sessions().await),
+        check.expect_ok("listing", store.list_sessions(None, 9).await),
         Vec::new(),
     );
     for (at, name) in ["b", "a", "c"].into_iter().enumerate() {
@@ -121,9 +135,20 @@ async fn sessions_are_apart<S: SessionStore>(check: StoreCheck, store: S) {
     for (at, name) in ["b", "a", "c"].into_iter().enumerate() {
         check.expect_equal("the items", load_state(check, &store, name).await.items, user_items(at, 0, 1));
     }
-    let mut listed = check.expect_ok("listing", store.list_sessions().await);
-    listed.sort();
-    check.expect_equal("the sessions", listed, ["a", "b", "c"].map(SessionId::from).to_vec());
+    for (after, limit, expected) in [
+        (None, 9, &["a", "b", "c"][..]),
+        (None, 2, &["a", "b"]),
+        (Some("a"), 9, &["b", "c"]),
+        (Some("a-"), 1, &["b"]),
+        (Some("c"), 9, &[]),
+    ] {
+        let after = after.map(SessionId::from);
+        let listed = check.expect_ok("listing", store.list_sessions(after.as_ref(), limit).await);
+        let expected: Vec<_> = expected.iter().copied().map(SessionId::from).collect();
+        check.expect_equal(&format!("{limit} sessions after {after:?}"), listed, expected);
+    }
+    let all = check.expect_ok("listing all", list_all_sessions(&store).await);
+    check.expect_equal("all sessions", all, ["a", "b", "c"].map(SessionId::from).to_vec());
 }
 
 async fn batches_stay_whole<S: SessionStore>(check: StoreCheck, store: S) {

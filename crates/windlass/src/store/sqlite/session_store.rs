@@ -12,7 +12,9 @@ use super::runs::OwnedLeaseClaim;
 use super::writer::{AckLevel, RequestSubject};
 use super::{SqliteStore, history, sessions};
 use crate::error::StoreError;
-use crate::session::{SessionClaim, SessionFence, SessionState, SessionStore, SessionWrite};
+use crate::session::{
+    SessionClaim, SessionFence, SessionItemsPage, SessionState, SessionStore, SessionWrite,
+};
 use crate::store::{LeaseClaim, StoredLease};
 
 impl SessionStore for SqliteStore {
@@ -20,6 +22,18 @@ impl SessionStore for SqliteStore {
         let session = session.clone();
         self.readers.run_read(RequestSubject::Session(session.clone()), move |db| {
             sessions::load_session(db, &session)
+        })
+    }
+
+    fn load_session_items<'a>(
+        &'a self,
+        session: &'a SessionId,
+        skip: u64,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<SessionItemsPage, StoreError>> {
+        let session = session.clone();
+        self.readers.run_read(RequestSubject::Session(session.clone()), move |db| {
+            sessions::load_session_items(db, &session, skip, limit)
         })
     }
 
@@ -107,7 +121,13 @@ impl SessionStore for SqliteStore {
         })
     }
 
-    fn list_sessions(&self) -> BoxFuture<'_, Result<Vec<SessionId>, StoreError>> {
-        self.readers.run_read(RequestSubject::Store, sessions::list_sessions)
+    fn list_sessions<'a>(
+        &'a self,
+        after: Option<&'a SessionId>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<SessionId>, StoreError>> {
+        let after = after.cloned();
+        self.readers
+            .run_read(RequestSubject::Store, move |db| sessions::list_sessions(db, after.as_ref(), limit))
     }
 }

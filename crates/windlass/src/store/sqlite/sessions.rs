@@ -17,7 +17,7 @@ use super::file::{Checksum, SqliteError, compute_checksum, verify_checksum};
 use super::{from_json_text, from_sql_integer, history, to_json_text, to_sql_integer};
 use crate::error::StoreError;
 use crate::session::log::kept_ends;
-use crate::session::{SessionState, SessionWrite};
+use crate::session::{SessionItemsPage, SessionState, SessionWrite};
 
 /// Tables of schema version 1.
 ///
@@ -187,16 +187,34 @@ pub(super) fn load_session(db: &Connection, session: &SessionId) -> Result<Sessi
     let moment = db.unchecked_transaction()?;
     let Some(row) = find_session(&moment, session)? else { return Ok(SessionState::default()) };
     let positions = row.shown_ranges()?;
+    let items = load_ranges(&moment, row.id, &positions)?;
+    Ok(SessionState { version: from_sql_integer(row.version)?, items, positions })
+}
+
+pub(super) fn load_session_items(
+    db: &Connection,
+    session: &SessionId,
+    skip: u64,
+    limit: u32,
+) -> Result<SessionItemsPage, SqliteError> {
+    let moment = db.unchecked_transaction()?;
+    let Some(row) = find_session(&moment, session)? else { return Ok(SessionItemsPage::default()) };
+    let (total, ranges) = ItemRange::page(&row.shown_ranges()?, skip, limit);
+    Ok(SessionItemsPage { total, items: load_ranges(&moment, row.id, &ranges)? })
+}
+
+/// Loads the items at these positions, all of which exist.
+fn load_ranges(db: &Connection, session: i64, ranges: &[ItemRange]) -> Result<Vec<Arc<Item>>, SqliteError> {
     let mut items = Vec::new();
-    for range in &positions {
-        let loaded = load_range(&moment, row.id, *range)?;
+    for range in ranges {
+        let loaded = load_range(db, session, *range)?;
         if loaded.len() as u64 != range.len() {
             let (from, to) = (range.from, range.to);
             return Err(SqliteError::Corrupt(format!("one of the items {from} to {to} is missing")));
         }
         items.extend(loaded);
     }
-    Ok(SessionState { version: from_sql_integer(row.version)?, items, positions })
+    Ok(items)
 }
 
 /// Loads the items at these positions, as far as they exist.
@@ -215,9 +233,16 @@ pub(super) fn load_range(
     Ok(items)
 }
 
-pub(super) fn list_sessions(db: &Connection) -> Result<Vec<SessionId>, SqliteError> {
-    let mut select = db.prepare_cached("SELECT name FROM sessions WHERE version > 0 ORDER BY name")?;
-    let names = select.query_map([], |row| row.get::<_, String>(0))?;
+pub(super) fn list_sessions(
+    db: &Connection,
+    after: Option<&SessionId>,
+    limit: u32,
+) -> Result<Vec<SessionId>, SqliteError> {
+    let select =
+        "SELECT name FROM sessions WHERE version > 0 AND (?1 IS NULL OR name > ?1) ORDER BY name LIMIT ?2";
+    let mut select = db.prepare_cached(select)?;
+    let names =
+        select.query_map(params![after.map(SessionId::as_str), limit], |row| row.get::<_, String>(0))?;
     Ok(names.map(|name| name.map(SessionId::from)).collect::<Result<_, _>>()?)
 }
 
