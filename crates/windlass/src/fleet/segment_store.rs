@@ -1,5 +1,5 @@
-//! The store as the driver of a worker's run sees it: its lease lives with the worker's heartbeat, and is left with the
-//! segment.
+//! The store as the driver of a worker's run sees it: its lease lives with the worker's heartbeat, and the lease and the
+//! status at the end are left with the segment.
 
 use std::sync::{Arc, Mutex};
 
@@ -88,9 +88,15 @@ impl StoreWrapper for SegmentStore {
         std::future::ready(Ok(())).boxed()
     }
 
-    fn set_status<'a>(&'a self, _: &'a Lease, status: RunStatus, _: Timestamp) -> StoreFuture<'a, ()> {
+    fn set_status<'a>(&'a self, lease: &'a Lease, status: RunStatus, now: Timestamp) -> StoreFuture<'a, ()> {
         lock_unpoisoned(&self.departure).status = Some(status);
-        std::future::ready(Ok(())).boxed()
+        match status {
+            // The run goes on: lists say so at once.
+            RunStatus::Running => self.queue.set_status(lease, status, now),
+            RunStatus::Paused | RunStatus::Finished | RunStatus::Failed | RunStatus::Cancelled => {
+                std::future::ready(Ok(())).boxed()
+            }
+        }
     }
 
     fn sessions(&self) -> Option<&dyn SessionStore> {

@@ -15,7 +15,7 @@ use windlass_core::{
 };
 
 use super::snapshot_schedule::SnapshotSchedule;
-use super::write_queue::{AppendTarget, PendingWrite, WriteQueue};
+use super::write_queue::{AppendTarget, ListedStatus, PendingWrite, WriteQueue};
 use crate::clock::RunClock;
 use crate::error::{RunError, StoreError};
 use crate::lock_unpoisoned;
@@ -182,7 +182,7 @@ impl RunJournal {
                 let line = chain.append(&first);
                 let lease = store.create_run(&run, &agent, claim, vec![line]).await?;
                 let acquired = AcquiredLease { lease, requested_at, previous: None };
-                Some(OwnedRun::new(store, acquired, clock, terms, 1, chain))
+                Some(OwnedRun::new(store, acquired, clock, terms, 1, chain, ListedStatus::Running))
             }
             None => None,
         };
@@ -213,7 +213,7 @@ impl RunJournal {
         let known = store.load_journal(run.id(), shared).await?;
         let known =
             if known.is_empty() { (0, store.load_journal(run.id(), 0).await?) } else { (shared, known) };
-        let (acquired, kept) = match known {
+        let (acquired, kept, listed) = match known {
             (from, known) if !known.is_empty() => {
                 let acquired = terms.acquire(&*store, run.id(), &owner).await?;
                 let count = from + known.len() as u64;
@@ -244,7 +244,7 @@ impl RunJournal {
                     return Err(StoreError::stale_read(run.id(), count, records.len() as u64).into());
                 }
                 release_on_error(&*store, &acquired, forged).await?;
-                (acquired, count)
+                (acquired, count, ListedStatus::MaybePaused)
             }
             _ => {
                 if let (None, Some(session), true) =
@@ -271,7 +271,7 @@ impl RunJournal {
                     }
                     None => store.create_run(run.id(), &agent, claim, lines).await?,
                 };
-                (AcquiredLease { lease, requested_at, previous: None }, count)
+                (AcquiredLease { lease, requested_at, previous: None }, count, ListedStatus::Running)
             }
         };
         let written = usize::try_from(kept - records.snapshot_len()).unwrap_or(usize::MAX);
@@ -287,7 +287,7 @@ impl RunJournal {
             let appended = store.append_journal(&acquired.lease, kept, new, Durability::Sync).await;
             release_on_error(&*store, &acquired, appended).await?;
         }
-        let owned = OwnedRun::new(store, acquired, clock, terms, records.len() as u64, chain);
+        let owned = OwnedRun::new(store, acquired, clock, terms, records.len() as u64, chain, listed);
         // Another store may lack the segments; it refuses the next one then, and the schedule starts anew.
         let position = records.snapshot_outline().map(|outline| outline.position().clone());
         let snapshot_schedule = SnapshotSchedule::after_open(position);
@@ -308,7 +308,11 @@ impl RunJournal {
             release_on_error(&*store, &acquired, read_run(&*store, run).await).await?;
         let position = records.snapshot_outline().map(|outline| outline.position().clone());
         let snapshots = SnapshotSchedule::after_open(position);
-        let mut owned = OwnedRun::new(store, acquired, clock, terms, records.len() as u64, chain);
+        let listed = match replay.run.is_paused() {
+            true => ListedStatus::MaybePaused,
+            false => ListedStatus::Running,
+        };
+        let mut owned = OwnedRun::new(store, acquired, clock, terms, records.len() as u64, chain, listed);
         let last_record_at = records.later_records().last().map(|record| record.at);
         owned.previous_driver_seen = owned.previous_driver_seen.max(last_record_at);
         if let Some(reason) = forged_snapshot {
@@ -566,6 +570,7 @@ impl OwnedRun {
         terms: LeaseTerms,
         next: u64,
         chain: HashChain,
+        listed: ListedStatus,
     ) -> Box<Self> {
         let AcquiredLease { lease, requested_at, previous } = acquired;
         if let Some(previous) = &previous {
@@ -580,7 +585,7 @@ impl OwnedRun {
             terms.cancel_on_loss,
         );
         let target = Arc::new(AppendTarget { store, lease });
-        let queue = WriteQueue::new(target, next, chain, terms.lease_duration);
+        let queue = WriteQueue::new(target, next, chain, listed, clock, terms.lease_duration);
         let previous_driver_seen = previous.map(|lease| lease.renewed_at);
         Box::new(Self {
             queue,

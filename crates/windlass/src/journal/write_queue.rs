@@ -21,9 +21,10 @@ use windlass_core::{
     journal::{HashChain, JournalLine, JournalRecord},
 };
 
+use crate::clock::RunClock;
 use crate::error::StoreError;
 use crate::lock_unpoisoned;
-use crate::store::{DerivedWrites, Durability, Lease, Store};
+use crate::store::{DerivedWrites, Durability, Lease, RunStatus, Store};
 
 /// The store and the lease that a run's entries are appended with.
 pub(crate) struct AppendTarget {
@@ -42,6 +43,7 @@ pub(crate) struct WriteQueue {
     drain_limit: Duration,
     /// Keys that authenticate decisions.
     mac_keys: Option<Arc<MacKeyring>>,
+    clock: RunClock,
 }
 
 /// The lines of a queue, from their enqueuing to their durability.
@@ -58,8 +60,19 @@ struct QueueState {
     /// Number of lines that the store has acknowledged.
     written: u64,
     in_flight: InFlight,
+    /// The status that lists have of the run.
+    listed: ListedStatus,
     /// Error of an append. Nothing is written after it.
     failure: Option<StoreError>,
+}
+
+/// The status that lists have of a run when its driver begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ListedStatus {
+    /// The run is listed as running.
+    Running,
+    /// The run may be listed as paused: the first append lists it as running.
+    MaybePaused,
 }
 
 /// The append in flight.
@@ -79,7 +92,14 @@ struct PendingAppend {
 
 impl WriteQueue {
     /// Creates the queue of a journal that ends with `chain` after `next` lines.
-    pub(crate) fn new(target: Arc<AppendTarget>, next: u64, chain: HashChain, drain_limit: Duration) -> Self {
+    pub(crate) fn new(
+        target: Arc<AppendTarget>,
+        next: u64,
+        chain: HashChain,
+        listed: ListedStatus,
+        clock: RunClock,
+        drain_limit: Duration,
+    ) -> Self {
         let waiters = Arc::<WaiterSet>::default();
         let state = QueueState {
             chain,
@@ -89,11 +109,12 @@ impl WriteQueue {
             durability: Durability::Deferred,
             written: next,
             in_flight: InFlight::None,
+            listed,
             failure: None,
         };
         let waker = Waker::from(waiters.clone());
         let mac_keys = target.store.mac_keys().cloned();
-        Self { target, state: Mutex::new(state), waiters, waker, drain_limit, mac_keys }
+        Self { target, state: Mutex::new(state), waiters, waker, drain_limit, mac_keys, clock }
     }
 
     /// Returns the store and the lease.
@@ -154,7 +175,7 @@ impl WriteQueue {
                 return Poll::Ready(result);
             }
             let mut append = match std::mem::replace(&mut state.in_flight, InFlight::BeingPolled) {
-                InFlight::None => state.begin_append(&self.target),
+                InFlight::None => state.begin_append(&self.target, self.clock),
                 InFlight::Pending(append) => append,
                 InFlight::BeingPolled => {
                     self.waiters.register(waiter, cx.waker());
@@ -207,13 +228,20 @@ impl QueueState {
     }
 
     /// Begins the append of all waiting lines.
-    fn begin_append(&mut self, target: &Arc<AppendTarget>) -> PendingAppend {
+    fn begin_append(&mut self, target: &Arc<AppendTarget>, clock: RunClock) -> PendingAppend {
         let lines = std::mem::take(&mut self.waiting);
         let durability = std::mem::replace(&mut self.durability, Durability::Deferred);
         let (target, at) = (target.clone(), self.written);
         let writes = std::mem::take(&mut self.writes);
+        let listed = std::mem::replace(&mut self.listed, ListedStatus::Running);
         let future = async move {
             let AppendTarget { store, lease } = &*target;
+            if listed == ListedStatus::MaybePaused
+                && let Err(error) = store.set_status(lease, RunStatus::Running, clock.now()).await
+            {
+                // The status is informative. A lost lease is an error of the append.
+                tracing::debug!(run = %lease.run, %error, "the run could not be listed as running");
+            }
             match writes.is_empty() {
                 true => store.append_journal(lease, at, lines, durability).await,
                 false => store.append_with_writes(lease, at, lines, durability, writes).await,
@@ -238,14 +266,14 @@ impl QueueState {
     }
 
     /// Takes the writes that are left: the append in flight and the one of the waiting lines.
-    fn take_rest(&mut self, target: &Arc<AppendTarget>) -> Vec<PendingAppend> {
+    fn take_rest(&mut self, target: &Arc<AppendTarget>, clock: RunClock) -> Vec<PendingAppend> {
         let mut rest = Vec::new();
         if let InFlight::Pending(append) = std::mem::replace(&mut self.in_flight, InFlight::None) {
             self.written = append.end;
             rest.push(append);
         }
         if !self.waiting.is_empty() {
-            rest.push(self.begin_append(target));
+            rest.push(self.begin_append(target, clock));
         }
         rest
     }
@@ -255,7 +283,7 @@ impl Drop for WriteQueue {
     /// Writes the rest in a task. It ends with an error if another driver takes over the run meanwhile.
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let rest = state.take_rest(&self.target);
+        let rest = state.take_rest(&self.target, self.clock);
         if rest.is_empty() {
             return;
         }

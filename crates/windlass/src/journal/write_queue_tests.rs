@@ -81,7 +81,14 @@ async fn queue_of(store: &Arc<GatedStore>) -> Arc<WriteQueue> {
         .await
         .unwrap();
     let target = Arc::new(AppendTarget { store: store.clone(), lease });
-    Arc::new(WriteQueue::new(target, 0, HashChain::default(), Duration::from_secs(30)))
+    Arc::new(WriteQueue::new(
+        target,
+        0,
+        HashChain::default(),
+        ListedStatus::Running,
+        RunClock::start(),
+        Duration::from_secs(30),
+    ))
 }
 
 fn record(seq: u64) -> JournalRecord {
