@@ -9,9 +9,9 @@ use tokio_postgres::Row;
 use windlass::core::id::{RunId, Timestamp};
 use windlass::error::{StoreError, StoreErrorKind};
 use windlass::fleet::{
-    FairShares, LaneCandidate, NextStep, QueueOrder, QueuedRun, QueuedState, ReadyLane, ReadyRunsQuery,
-    RunDeparture, RunSubmission, SubmitResult, TakenRun, TakenWork, UnreadableRun, WorkRequest, WorkRows,
-    choose_fairly, worker_of_owner,
+    FairShares, LaneCandidate, NextStep, QueueFilter, QueueOrder, QueuedRun, QueuedState, ReadyLane,
+    ReadyRunsQuery, RunDeparture, RunSubmission, SubmitResult, TakenRun, TakenWork, UnreadableRun,
+    WorkRequest, WorkRows, choose_fairly, worker_of_owner,
 };
 use windlass::store::{LeaseClaim, StoredLease};
 
@@ -552,12 +552,21 @@ pub(crate) async fn load_queued_run(db: &DbConnection, run: &RunId) -> Result<Op
 
 pub(crate) async fn list_queued_runs(
     db: &DbConnection,
+    filter: QueueFilter,
     after: Option<&RunId>,
     limit: u32,
 ) -> Result<Vec<QueuedRun>, PgError> {
+    let condition = match filter {
+        QueueFilter::Open => "",
+        QueueFilter::DeadLetters => "AND state = 'dead'",
+        // A parked run has a journal, which says what it waits for.
+        QueueFilter::NotStarted => {
+            "AND state <> 'parked' AND NOT EXISTS (SELECT 1 FROM @runs r WHERE r.name = run)"
+        }
+    };
     let select = format!(
         "SELECT {QUEUED_COLUMNS} FROM @queue WHERE ($1::text IS NULL OR run > $1 COLLATE \"C\") AND state <> 'ended'
-        ORDER BY run LIMIT $2"
+        {condition} ORDER BY run LIMIT $2"
     );
     let rows = db.rows(&select, &[after.map(RunId::as_str).into(), limit.into()]).await?;
     let read = |row: &Row| match separate_damage(from_json(row.try_get(0)?))? {

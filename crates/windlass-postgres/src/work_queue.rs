@@ -4,8 +4,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use windlass::core::id::{RunId, Timestamp};
 use windlass::fleet::{
-    NextStep, QueueOrder, QueuedRun, ReadyRunsQuery, RunDeparture, RunQueue, RunSchedule, RunSubmission,
-    StoredSchedule, SubmitResult, TakenWork, WorkRequest,
+    NextStep, QueueFilter, QueueOrder, QueuedRun, ReadyRunsQuery, RunDeparture, RunQueue, RunSchedule,
+    RunSubmission, StoredSchedule, SubmitResult, TakenWork, WorkRequest,
 };
 use windlass::store::{LeaseClaim, StoreFuture, StoredLease};
 
@@ -102,11 +102,14 @@ impl RunQueue for PostgresStore {
 
     fn list_queued_runs<'a>(
         &'a self,
+        filter: QueueFilter,
         after: Option<&'a RunId>,
         limit: u32,
     ) -> StoreFuture<'a, Vec<QueuedRun>> {
         async move {
-            transact!(self.database, TransactionMode::Reading, |db| queue::list_queued_runs(db, after, limit))
+            transact!(self.database, TransactionMode::Reading, |db| queue::list_queued_runs(
+                db, filter, after, limit
+            ))
         }
         .boxed()
     }

@@ -25,8 +25,8 @@ use windlass::core::decision::{Decision, DecisionScope};
 use windlass::core::id::{AgentName, RunId, Timestamp};
 use windlass::core::journal::{HashChain, JournalEntry, JournalRecord};
 use windlass::fleet::{
-    AgentOffer, AgentRegistry, DeployedAgent, NextStep, QueueOrder, QueuedState, RunDeparture, RunQueue,
-    RunSubmission, WorkRequest, Worker,
+    AgentOffer, AgentRegistry, DeployedAgent, NextStep, QueueFilter, QueueOrder, QueuedState, RunDeparture,
+    RunQueue, RunSubmission, WorkRequest, Worker,
 };
 use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
 use windlass::prelude::*;
@@ -646,7 +646,7 @@ async fn a_damaged_row_of_the_queue_is_a_dead_letter() {
     let dead = client.query(select, &[]).await.expect("read");
     let dead: Vec<String> = dead.iter().map(|row| row.get(0)).collect();
     assert_eq!(dead, ["1-damaged", "2-ordered"]);
-    let listed = store.list_queued_runs(None, 9).await.expect("listed");
+    let listed = store.list_queued_runs(QueueFilter::Open, None, 9).await.expect("listed");
     let inputs = listed.iter().map(|queued| (queued.submission.run.as_str(), queued.submission.input.len()));
     assert_eq!(inputs.collect::<Vec<_>>(), [("1-damaged", 0), ("2-ordered", 1), ("3-whole", 1)]);
 }

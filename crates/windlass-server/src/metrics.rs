@@ -11,7 +11,7 @@ use axum::response::IntoResponse;
 use tokio::time::Instant;
 use windlass::core::usage::Usage;
 use windlass::event::{RunEvent, RunEventKind};
-use windlass::fleet::{QueuedState, RunQueue};
+use windlass::fleet::{QueueFilter, QueuedState, RunQueue};
 use windlass::store::{RunCursor, RunQuery, RunStatus, Store};
 
 use crate::access::AccessRole;
@@ -198,7 +198,7 @@ impl StoreGauges {
         }
         let mut after = None;
         loop {
-            let page = state.queue.list_queued_runs(after.as_ref(), PAGE_RUNS).await?;
+            let page = state.queue.list_queued_runs(QueueFilter::Open, after.as_ref(), PAGE_RUNS).await?;
             for queued in &page {
                 let name = match &queued.state {
                     QueuedState::Ready => "ready",

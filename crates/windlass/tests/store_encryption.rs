@@ -15,8 +15,8 @@ use windlass::core::journal::JournalEntry;
 use windlass::core::tool::ToolEffect;
 use windlass::error::StoreErrorKind;
 use windlass::fleet::{
-    AgentRegistry, DeployedAgent, QueueOrder, QueuedState, RunQueue, RunSubmission, SubmitResult, Worker,
-    WorkerReport,
+    AgentRegistry, DeployedAgent, QueueFilter, QueueOrder, QueuedState, RunQueue, RunSubmission,
+    SubmitResult, Worker, WorkerReport,
 };
 use windlass::prelude::*;
 use windlass::store::{
@@ -235,7 +235,7 @@ async fn a_worker_leaves_what_it_cannot_open_to_those_who_have_the_key() {
     both.post_order(&"ordered".into(), &input).await.expect("ordered");
     let report = work(old).await;
     assert_eq!((report.ended, report.parked, report.failed), (1, 1, 0), "{report:?}");
-    let listed = old.list_queued_runs(None, 9).await.expect("listed");
+    let listed = old.list_queued_runs(QueueFilter::Open, None, 9).await.expect("listed");
     let new = listed.iter().find(|queued| queued.submission.run.as_str() == "new").expect("it is listed");
     assert!(new.submission.input.is_empty());
     let reason = new.reason.as_deref().unwrap_or_default();
@@ -309,7 +309,7 @@ async fn a_damaged_row_of_the_queue_is_a_dead_letter() {
     let store = open(&path, &[FIRST]);
     let report = work(&store).await;
     assert_eq!((report.ended, report.failed), (2, 0), "{report:?}");
-    let listed = store.list_queued_runs(None, 9).await.expect("listed");
+    let listed = store.list_queued_runs(QueueFilter::Open, None, 9).await.expect("listed");
     let inputs = listed.iter().map(|queued| (queued.submission.run.as_str(), queued.submission.input.len()));
     assert_eq!(inputs.collect::<Vec<_>>(), [("1-damaged", 0), ("2-ordered", 1)]);
     assert!(listed.iter().all(|queued| queued.state == QueuedState::DeadLetter), "{listed:?}");

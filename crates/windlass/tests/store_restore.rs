@@ -11,7 +11,7 @@ use windlass::core::decision::{Decision, DecisionScope, HoldReason, PendingCall}
 use windlass::core::id::{RunId, Timestamp};
 use windlass::core::journal::JournalEntry;
 use windlass::error::StoreErrorKind;
-use windlass::fleet::{QueuedState, RunQueue, RunSchedule, RunSubmission, fire_schedules};
+use windlass::fleet::{QueueFilter, QueuedState, RunQueue, RunSchedule, RunSubmission, fire_schedules};
 use windlass::model::describe_item;
 use windlass::prelude::*;
 use windlass::store::{
@@ -332,7 +332,7 @@ async fn schedules_skip_the_times_since_the_backup() {
         assert_eq!(report.skipped_schedules, [skipped]);
         let covered = queue.list_schedules().await.expect("listed")[0].covered_until;
         assert_eq!(fire_schedules(&*queue, covered).await.expect("fired"), 0);
-        assert_eq!(queue.list_queued_runs(None, 9).await.expect("listed"), []);
+        assert_eq!(queue.list_queued_runs(QueueFilter::Open, None, 9).await.expect("listed"), []);
         let hour = Timestamp(covered.0 + 3_600_000);
         assert_eq!(fire_schedules(&*queue, hour).await.expect("fired"), 1, "it goes on");
     }

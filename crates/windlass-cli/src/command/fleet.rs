@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use windlass::core::id::RunId;
-use windlass::fleet::{AgentRegistry, QueuedRun, QueuedState, RunQueue, RunVerdict, check_run};
+use windlass::fleet::{AgentRegistry, QueueFilter, QueuedRun, QueuedState, RunQueue, RunVerdict, check_run};
 use windlass::store::{LeaseOwner, RunQuery, RunStatus, list_all_runs};
 use windlass_text::SafeText;
 
@@ -84,7 +84,7 @@ pub(crate) async fn find_queued_run(
     let mut found = None;
     let mut after: Option<RunId> = None;
     loop {
-        let page = queue.list_queued_runs(after.as_ref(), PAGE_SIZE).await?;
+        let page = queue.list_queued_runs(QueueFilter::Open, after.as_ref(), PAGE_SIZE).await?;
         let Some(last) = page.last() else { return Ok(found) };
         after = Some(last.submission.run.clone());
         for queued in page.into_iter().filter(|queued| queued.submission.run.as_str().starts_with(named)) {
@@ -104,7 +104,7 @@ pub(crate) async fn find_queued_run(
 
 async fn print_queue(term: &Terminal, queue: &dyn RunQueue, limit: usize) -> Result<CommandExit, CliError> {
     let page = u32::try_from(limit.saturating_add(1)).unwrap_or(u32::MAX);
-    let mut runs = queue.list_queued_runs(None, page).await?;
+    let mut runs = queue.list_queued_runs(QueueFilter::Open, None, page).await?;
     let has_more = runs.len() > limit;
     runs.truncate(limit);
     match term.output_format() {

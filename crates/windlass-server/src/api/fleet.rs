@@ -8,7 +8,7 @@ use axum::extract::State;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass::core::id::RunId;
-use windlass::fleet::RunQueue;
+use windlass::fleet::{QueueFilter, RunQueue};
 
 use super::run_detail::QueueState;
 use super::runs::page_size;
@@ -53,9 +53,21 @@ pub(super) async fn list_agents(
 pub(crate) struct QueueQuery {
     /// Run after which the page begins.
     pub(crate) after: Option<String>,
+    /// State of the runs: `dead_letter` for those that no worker takes; every state if absent.
+    #[schemars(extend("enum" = ["dead_letter"]))]
+    pub(crate) state: Option<String>,
     /// Maximum number of runs.
     #[schemars(range(min = 1, max = 500))]
     pub(crate) limit: Option<u32>,
+}
+
+/// Reads the filter of the queue.
+pub(crate) fn queue_filter(state: Option<&str>) -> Result<QueueFilter, ApiError> {
+    match state {
+        None | Some("") => Ok(QueueFilter::Open),
+        Some("dead_letter") => Ok(QueueFilter::DeadLetters),
+        Some(_) => Err(ApiError::invalid("`state` is dead_letter, or absent")),
+    }
 }
 
 /// The workers and a page of the queue.
@@ -99,8 +111,9 @@ pub(super) async fn show_fleet(
     RequestPerson(person): RequestPerson,
     UrlQuery(asked): UrlQuery<QueueQuery>,
 ) -> Result<Json<FleetSummary>, ApiError> {
+    let filter = queue_filter(asked.state.as_deref())?;
     state
-        .fleet_page(&person, asked.after.as_deref().map(RunId::from), page_size(asked.limit, 100)?)
+        .fleet_page(&person, filter, asked.after.as_deref().map(RunId::from), page_size(asked.limit, 100)?)
         .await
         .map(Json)
 }
@@ -110,11 +123,12 @@ impl ServerState {
     pub(crate) async fn fleet_page(
         &self,
         person: &crate::access::PersonIdentity,
+        filter: QueueFilter,
         after: Option<RunId>,
         limit: u32,
     ) -> Result<FleetSummary, ApiError> {
         let workers = self.queue.list_workers().await?;
-        let page = self.queue.list_queued_runs(after.as_ref(), limit).await?;
+        let page = self.queue.list_queued_runs(filter, after.as_ref(), limit).await?;
         let next =
             (page.len() == limit as usize).then(|| page.last().map(|last| last.submission.run.clone()));
         Ok(FleetSummary {

@@ -34,7 +34,7 @@ pub use deploy_check::{RunVerdict, check_run};
 pub use dispatch::{DispatchError, NextWake, RunDispatch, SegmentDispatcher, SegmentReport};
 pub use fair_share::{FairShares, LaneCandidate, ReadyLane, ShareKey, choose_fairly};
 pub use queue::{
-    AgentOffer, DEFAULT_MAX_ATTEMPTS, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState,
+    AgentOffer, DEFAULT_MAX_ATTEMPTS, NextStep, PostedOrder, QueueFilter, QueueOrder, QueuedRun, QueuedState,
     ReadyRunsQuery, RunDeparture, RunQueue, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest,
     worker_of_owner,
 };

@@ -139,10 +139,11 @@ pub trait RunQueue: Store {
     /// Loads the state of a submitted run in the queue.
     fn load_queued_run<'a>(&'a self, run: &'a RunId) -> StoreFuture<'a, Option<QueuedRun>>;
 
-    /// Lists at most `limit` submitted runs that have not ended and come after `after`, by their id. A run whose submission
-    /// cannot be read is listed without its input, and with the error as its reason unless it has one.
+    /// Lists at most `limit` submitted runs that have not ended, match a filter and come after `after`, by their id. A run
+    /// whose submission cannot be read is listed without its input, and with the error as its reason unless it has one.
     fn list_queued_runs<'a>(
         &'a self,
+        filter: QueueFilter,
         after: Option<&'a RunId>,
         limit: u32,
     ) -> StoreFuture<'a, Vec<QueuedRun>>;
@@ -422,6 +423,17 @@ pub struct QueuedRun {
     pub reason: Option<String>,
     /// Builds that have declined the run, with their reasons.
     pub declined_by: Vec<(String, String)>,
+}
+
+/// A filter of the submitted runs that have not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueFilter {
+    /// All of them.
+    Open,
+    /// Runs that no worker takes until somebody revives them.
+    DeadLetters,
+    /// Runs that no worker has started: the store has no journal of them.
+    NotStarted,
 }
 
 /// The state of a submitted run in the queue.

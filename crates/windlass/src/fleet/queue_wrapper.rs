@@ -4,8 +4,8 @@ use futures_util::future::BoxFuture;
 use windlass_core::id::{RunId, Timestamp};
 
 use super::queue::{
-    QueueOrder, QueuedRun, ReadyRunsQuery, RunDeparture, RunQueue, RunSubmission, SubmitResult, TakenWork,
-    WorkRequest,
+    QueueFilter, QueueOrder, QueuedRun, ReadyRunsQuery, RunDeparture, RunQueue, RunSubmission, SubmitResult,
+    TakenWork, WorkRequest,
 };
 use super::schedule::{RunSchedule, StoredSchedule};
 use crate::store::{LeaseClaim, StoreFuture, StoreWrapper, StoredLease};
@@ -77,10 +77,11 @@ pub trait QueueWrapper: StoreWrapper {
     /// Forwards [`RunQueue::list_queued_runs`].
     fn list_queued_runs<'a>(
         &'a self,
+        filter: QueueFilter,
         after: Option<&'a RunId>,
         limit: u32,
     ) -> StoreFuture<'a, Vec<QueuedRun>> {
-        self.inner_queue().list_queued_runs(after, limit)
+        self.inner_queue().list_queued_runs(filter, after, limit)
     }
 
     /// Forwards [`RunQueue::list_ready_runs`].
@@ -170,10 +171,11 @@ impl<W: QueueWrapper> RunQueue for W {
 
     fn list_queued_runs<'a>(
         &'a self,
+        filter: QueueFilter,
         after: Option<&'a RunId>,
         limit: u32,
     ) -> StoreFuture<'a, Vec<QueuedRun>> {
-        QueueWrapper::list_queued_runs(self, after, limit)
+        QueueWrapper::list_queued_runs(self, filter, after, limit)
     }
 
     fn list_ready_runs<'a>(&'a self, query: &'a ReadyRunsQuery) -> StoreFuture<'a, Vec<RunId>> {

@@ -10,9 +10,9 @@ use super::memory::{MemoryState, MemoryStore};
 use super::{LeaseClaim, StoreFuture, StoredLease};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::fleet::{
-    AgentOffer, FairShares, LaneCandidate, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState,
-    ReadyLane, ReadyRunsQuery, RunDeparture, RunQueue, RunSchedule, RunSubmission, ShareKey, StoredSchedule,
-    SubmitResult, TakenRun, TakenWork, WorkRequest, choose_fairly, worker_of_owner,
+    AgentOffer, FairShares, LaneCandidate, NextStep, PostedOrder, QueueFilter, QueueOrder, QueuedRun,
+    QueuedState, ReadyLane, ReadyRunsQuery, RunDeparture, RunQueue, RunSchedule, RunSubmission, ShareKey,
+    StoredSchedule, SubmitResult, TakenRun, TakenWork, WorkRequest, choose_fairly, worker_of_owner,
 };
 
 /// The queue: workers, submitted runs, orders and shares.
@@ -429,12 +429,17 @@ impl RunQueue for MemoryStore {
 
     fn list_queued_runs<'a>(
         &'a self,
+        filter: QueueFilter,
         after: Option<&'a RunId>,
         limit: u32,
     ) -> StoreFuture<'a, Vec<QueuedRun>> {
         self.ready_result(|kept| {
             let later = kept.queue.rows.iter().filter(|(run, _)| after.is_none_or(|after| *run > after));
-            let open = later.filter(|(_, row)| row.state != QueuedState::Ended);
+            let open = later.filter(|(run, row)| match filter {
+                QueueFilter::Open => row.state != QueuedState::Ended,
+                QueueFilter::DeadLetters => row.state == QueuedState::DeadLetter,
+                QueueFilter::NotStarted => row.state != QueuedState::Ended && !kept.runs.contains_key(*run),
+            });
             Ok(open.take(limit as usize).map(|(_, row)| row.to_queued_run()).collect())
         })
     }

@@ -16,7 +16,9 @@ use super::{
 };
 use crate::clock::RunClock;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::fleet::{AgentOffer, NextStep, QueuedRun, QueuedState, RunDeparture, RunQueue, WorkRequest};
+use crate::fleet::{
+    AgentOffer, NextStep, QueueFilter, QueuedRun, QueuedState, RunDeparture, RunQueue, WorkRequest,
+};
 
 /// Number that is added to the epoch of an open run: more than the number of its drivers between a backup and a
 /// restore.
@@ -193,7 +195,7 @@ impl RestoreMarking<'_> {
         let mut buried = Vec::new();
         let mut after = None;
         loop {
-            let page = self.store.list_queued_runs(after.as_ref(), PAGE_SIZE).await?;
+            let page = self.store.list_queued_runs(QueueFilter::Open, after.as_ref(), PAGE_SIZE).await?;
             let Some(last) = page.last() else { break };
             after = Some(last.submission.run.clone());
             for queued in page {

@@ -15,8 +15,8 @@ use super::check::{StoreCheck, lease_claim, stored_lease};
 use super::schedules::{schedules_are_kept, schedules_submit_runs};
 use crate::error::StoreErrorKind;
 use crate::fleet::{
-    AgentOffer, NextStep, PostedOrder, QueueOrder, QueuedRun, QueuedState, ReadyRunsQuery, RunDeparture,
-    RunQueue, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest,
+    AgentOffer, NextStep, PostedOrder, QueueFilter, QueueOrder, QueuedRun, QueuedState, ReadyRunsQuery,
+    RunDeparture, RunQueue, RunSubmission, SubmitResult, TakenRun, TakenWork, WorkRequest,
 };
 use crate::store::{Lease, PostedDecision, RunQuery, RunStatus};
 
@@ -642,7 +642,8 @@ async fn open_runs_are_listed<Q: RunQueue>(check: StoreCheck, queue: Q) {
     leave(check, &queue, "w", "run-3", NextStep::End).await;
     let mut listed: Vec<RunId> = Vec::new();
     loop {
-        let page = check.expect_ok("listing", queue.list_queued_runs(listed.last(), 2).await);
+        let page =
+            check.expect_ok("listing", queue.list_queued_runs(QueueFilter::Open, listed.last(), 2).await);
         if page.is_empty() {
             break;
         }
@@ -650,4 +651,20 @@ async fn open_runs_are_listed<Q: RunQueue>(check: StoreCheck, queue: Q) {
     }
     let expected = ["run-0", "run-1", "run-2", "run-4", "run-5", "run-6"].map(RunId::from).to_vec();
     check.expect_equal("the open runs", listed, expected);
+    leave(check, &queue, "w", "run-5", NextStep::Bury { reason: "damaged".to_owned() }).await;
+    leave(check, &queue, "w", "run-0", NextStep::Park { wake_at: None }).await;
+    for run in ["run-0", "run-4"] {
+        check.create_run(&queue, run, "ann").await;
+    }
+    for (filter, after, limit, expected) in [
+        (QueueFilter::DeadLetters, None, 9, &["run-5"][..]),
+        (QueueFilter::DeadLetters, Some("run-5"), 9, &[]),
+        (QueueFilter::NotStarted, None, 9, &["run-1", "run-2", "run-5", "run-6"]),
+        (QueueFilter::NotStarted, Some("run-1"), 2, &["run-2", "run-5"]),
+    ] {
+        let after = after.map(RunId::from);
+        let page = check.expect_ok("listing", queue.list_queued_runs(filter, after.as_ref(), limit).await);
+        let listed: Vec<_> = page.iter().map(|queued| queued.submission.run.as_str()).collect();
+        check.expect_equal(&format!("{filter:?} after {after:?}"), listed, expected.to_vec());
+    }
 }

@@ -3,7 +3,9 @@
 use windlass_core::id::{RunId, Timestamp};
 
 use super::check::StoreCheck;
-use crate::fleet::{MissedTimes, RunQueue, RunSchedule, RunSubmission, StoredSchedule, fire_schedules};
+use crate::fleet::{
+    MissedTimes, QueueFilter, RunQueue, RunSchedule, RunSubmission, StoredSchedule, fire_schedules,
+};
 
 const MINUTE: u64 = 60_000;
 const HOUR: u64 = 60 * MINUTE;
@@ -17,7 +19,8 @@ fn hourly(name: &str) -> RunSchedule {
 }
 
 async fn submitted<Q: RunQueue>(check: StoreCheck, queue: &Q) -> Vec<String> {
-    let runs = check.expect_ok("listing the queue", queue.list_queued_runs(None, 99).await);
+    let runs =
+        check.expect_ok("listing the queue", queue.list_queued_runs(QueueFilter::Open, None, 99).await);
     runs.iter().map(|queued| queued.submission.run.to_string()).collect()
 }
 

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use windlass::core::decision::{Decision, DecisionScope};
 use windlass::core::id::{RunId, Timestamp};
-use windlass::fleet::{AgentOffer, NextStep, RunDeparture, RunQueue, RunSubmission, WorkRequest};
+use windlass::fleet::{
+    AgentOffer, NextStep, QueueFilter, RunDeparture, RunQueue, RunSubmission, WorkRequest,
+};
 use windlass::prelude::*;
 use windlass::store::{LeaseClaim, RunQuery, RunStatus, load_paused, post_decision};
 
@@ -123,7 +125,7 @@ async fn measure_operations(queue: &Arc<dyn RunQueue>, name: &str) -> Result<Ope
             lap(began);
         }
         let began = Instant::now();
-        queue.list_queued_runs(None, 50).await.map_err(fail)?;
+        queue.list_queued_runs(QueueFilter::Open, None, 50).await.map_err(fail)?;
         lap(began);
         let run = RunId::from(format!("{name}-{number}"));
         let began = Instant::now();

@@ -8,8 +8,8 @@ use super::EncryptedStore;
 use super::sealed_parts::{open_order, open_submission, seal_order, seal_submission};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::fleet::{
-    NextStep, QueueOrder, QueueWrapper, QueuedRun, RunDeparture, RunQueue, RunSchedule, RunSubmission,
-    StoredSchedule, SubmitResult, TakenRun, TakenWork, UnreadableRun, WorkRequest, WorkRows,
+    NextStep, QueueFilter, QueueOrder, QueueWrapper, QueuedRun, RunDeparture, RunQueue, RunSchedule,
+    RunSubmission, StoredSchedule, SubmitResult, TakenRun, TakenWork, UnreadableRun, WorkRequest, WorkRows,
 };
 use crate::store::StoreFuture;
 
@@ -142,11 +142,12 @@ impl QueueWrapper for EncryptedStore {
 
     fn list_queued_runs<'a>(
         &'a self,
+        filter: QueueFilter,
         after: Option<&'a RunId>,
         limit: u32,
     ) -> StoreFuture<'a, Vec<QueuedRun>> {
         Box::pin(async move {
-            let queued = self.inner.list_queued_runs(after, limit).await?;
+            let queued = self.inner.list_queued_runs(filter, after, limit).await?;
             Ok(queued.into_iter().map(|queued| self.open_listed(queued)).collect())
         })
     }

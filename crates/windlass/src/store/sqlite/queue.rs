@@ -12,9 +12,9 @@ use super::runs::{self, OwnedLeaseClaim, to_sql_millis};
 use super::{from_json_text, from_sql_integer, from_sql_time, to_json_text, to_sql_integer, to_sql_time};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::fleet::{
-    FairShares, LaneCandidate, NextStep, QueueOrder, QueuedRun, QueuedState, ReadyLane, ReadyRunsQuery,
-    RunDeparture, RunSubmission, SubmitResult, TakenRun, TakenWork, UnreadableRun, WorkRequest, WorkRows,
-    choose_fairly, worker_of_owner,
+    FairShares, LaneCandidate, NextStep, QueueFilter, QueueOrder, QueuedRun, QueuedState, ReadyLane,
+    ReadyRunsQuery, RunDeparture, RunSubmission, SubmitResult, TakenRun, TakenWork, UnreadableRun,
+    WorkRequest, WorkRows, choose_fairly, worker_of_owner,
 };
 use crate::store::StoredLease;
 
@@ -579,14 +579,24 @@ pub(super) fn load_queued_run(db: &Connection, run: &RunId) -> Result<Option<Que
 
 pub(super) fn list_queued_runs(
     db: &Connection,
+    filter: QueueFilter,
     after: Option<&RunId>,
     limit: u32,
 ) -> Result<Vec<QueuedRun>, SqliteError> {
+    let condition = match filter {
+        QueueFilter::Open => "",
+        QueueFilter::DeadLetters => "AND state = 'dead'",
+        // A parked run has a journal, which says what it waits for.
+        QueueFilter::NotStarted => {
+            "AND state != 'parked' AND NOT EXISTS (SELECT 1 FROM runs WHERE name = queue.run)"
+        }
+    };
     // The empty name comes before all others.
-    let select =
+    let select = format!(
         "SELECT hash, body, state, wake, worker, attempt, reason, run, agent, tenant, priority, max_attempts
-        FROM queue WHERE run > ?1 AND state != 'ended' ORDER BY run LIMIT ?2";
-    let mut select = db.prepare_cached(select)?;
+        FROM queue WHERE run > ?1 AND state != 'ended' {condition} ORDER BY run LIMIT ?2"
+    );
+    let mut select = db.prepare_cached(&select)?;
     let mut rows = select.query(params![after.map_or("", RunId::as_str), limit])?;
     let mut runs = Vec::new();
     while let Some(row) = rows.next()? {

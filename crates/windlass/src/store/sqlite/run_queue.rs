@@ -8,7 +8,7 @@ use super::runs::OwnedLeaseClaim;
 use super::writer::{AckLevel, RequestSubject};
 use super::{SqliteStore, queue, schedules};
 use crate::fleet::{
-    QueueOrder, QueuedRun, ReadyRunsQuery, RunDeparture, RunQueue, RunSchedule, RunSubmission,
+    QueueFilter, QueueOrder, QueuedRun, ReadyRunsQuery, RunDeparture, RunQueue, RunSchedule, RunSubmission,
     StoredSchedule, SubmitResult, TakenWork, WorkRequest,
 };
 use crate::store::{LeaseClaim, StoreFuture, StoredLease};
@@ -113,12 +113,14 @@ impl RunQueue for SqliteStore {
 
     fn list_queued_runs<'a>(
         &'a self,
+        filter: QueueFilter,
         after: Option<&'a RunId>,
         limit: u32,
     ) -> StoreFuture<'a, Vec<QueuedRun>> {
         let after = after.cloned();
-        self.readers
-            .run_read(RequestSubject::Store, move |db| queue::list_queued_runs(db, after.as_ref(), limit))
+        self.readers.run_read(RequestSubject::Store, move |db| {
+            queue::list_queued_runs(db, filter, after.as_ref(), limit)
+        })
     }
 
     fn save_schedule<'a>(&'a self, schedule: &'a RunSchedule, now: Timestamp) -> StoreFuture<'a, ()> {
