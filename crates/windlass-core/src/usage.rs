@@ -84,16 +84,17 @@ impl Usage {
         self.requests.saturating_sub(self.priced_requests)
     }
 
-    /// Describes the cost: an amount, an amount with the number of requests that it lacks, or that it is unknown. `None` if
-    /// there was no request.
-    pub fn describe_cost(&self) -> Option<String> {
+    /// Describes the cost in the currency of a price list: an amount, an amount with the number of requests that it lacks,
+    /// or that it is unknown. `None` if there was no request.
+    pub fn describe_cost(&self, currency: &str) -> Option<String> {
         let (known, unknown) = (self.priced_requests, self.unpriced_requests());
+        let amount = || format_amount(self.cost_nanos, currency);
         match (known, unknown) {
             (0, 0) => None,
             (0, _) => Some("unknown cost".to_owned()),
-            (_, 0) => Some(format!("${:.4}", self.cost())),
-            (_, 1) => Some(format!("${:.4} and 1 request of unknown cost", self.cost())),
-            _ => Some(format!("${:.4} and {unknown} requests of unknown cost", self.cost())),
+            (_, 0) => Some(amount()),
+            (_, 1) => Some(format!("{} and 1 request of unknown cost", amount())),
+            _ => Some(format!("{} and {unknown} requests of unknown cost", amount())),
         }
     }
 
@@ -113,6 +114,17 @@ impl Usage {
     }
 }
 
+/// Formats billionths of a currency unit: `$0.0120`, `€0.0120`, or with the code of another currency `CHF 0.0120`.
+pub fn format_amount(nanos: u64, currency: &str) -> String {
+    let amount = nanos as f64 / 1e9;
+    match currency {
+        "USD" => format!("${amount:.4}"),
+        "EUR" => format!("€{amount:.4}"),
+        "GBP" => format!("£{amount:.4}"),
+        other => format!("{other} {amount:.4}"),
+    }
+}
+
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
@@ -120,6 +132,15 @@ fn is_zero(count: &u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::Usage;
+
+    #[test]
+    fn a_cost_is_in_the_currency_of_its_prices() {
+        let usage = Usage { cost_nanos: 12_000_000, requests: 2, priced_requests: 1, ..Usage::default() };
+        for (currency, amount) in [("USD", "$0.0120"), ("EUR", "€0.0120"), ("CHF", "CHF 0.0120")] {
+            let expected = format!("{amount} and 1 request of unknown cost");
+            assert_eq!(usage.describe_cost(currency), Some(expected));
+        }
+    }
 
     #[test]
     fn the_hit_rate_of_the_cache_is_a_share_of_the_input() {

@@ -184,6 +184,9 @@ mod tests {
         assert_eq!(price.cost_nanos(&usage), 3_670_000);
         let mut unknown = Usage::of_tokens(1, 1);
         PriceList::empty().complete_usage(&mut unknown, Some("m"));
-        assert_eq!((unknown.priced_requests, unknown.describe_cost()), (0, Some("unknown cost".to_owned())));
+        assert_eq!(
+            (unknown.priced_requests, unknown.describe_cost("USD")),
+            (0, Some("unknown cost".to_owned()))
+        );
     }
 }

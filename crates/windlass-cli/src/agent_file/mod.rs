@@ -316,6 +316,13 @@ impl AgentFile {
         self.prices.as_ref()
     }
 
+    /// Returns the currency of the prices of models.
+    pub(crate) fn currency(&self) -> String {
+        self.prices
+            .as_ref()
+            .map_or_else(|| PriceList::shipped().currency.clone(), |prices| prices.currency.clone())
+    }
+
     fn load_prices(&self) -> Result<Option<Arc<PriceList>>, CliError> {
         let Some(file) = &self.spec.prices_file else { return Ok(None) };
         let file = self.folder.join(file);

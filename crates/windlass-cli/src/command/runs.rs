@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use serde_json::json;
+use windlass::price::PriceList;
 use windlass::store::{
     LeaseOwner, RunQuery, RunStatus, Store, StoredLease, StoredRun, list_all_runs, load_paused,
 };
 
 use super::resume::current_time;
+use crate::agent_path::agent_file_of_run;
 use crate::args::{CliArgs, RunsArgs, StatusChoice};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::CliProject;
@@ -16,7 +18,8 @@ use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
 use windlass_text::SafeText;
 
 pub(crate) async fn run(args: &CliArgs, runs: &RunsArgs, term: &Terminal) -> Result<CommandExit, CliError> {
-    let store = CliProject::from_args(args)?.open_existing().await?;
+    let project = CliProject::from_args(args)?;
+    let store = project.open_existing().await?;
     let mut found = list_all_runs(&*store, RunQuery::default()).await?;
     found.retain(|run| runs.status.is_none_or(|wanted| matches_status(run.status, wanted)));
     let more = found.len().saturating_sub(runs.limit);
@@ -24,7 +27,7 @@ pub(crate) async fn run(args: &CliArgs, runs: &RunsArgs, term: &Terminal) -> Res
     match term.output_format() {
         OutputFormat::Json => {
             for run in &found {
-                term.print_json(&run_to_json(&*store, run).await);
+                term.print_json(&run_to_json(&project, &*store, run).await);
             }
         }
         OutputFormat::Text if found.is_empty() => term.eprint_line("no matching runs"),
@@ -52,7 +55,10 @@ fn matches_status(status: RunStatus, wanted: StatusChoice) -> bool {
     )
 }
 
-async fn run_to_json(store: &dyn Store, run: &StoredRun) -> serde_json::Value {
+async fn run_to_json(project: &CliProject, store: &dyn Store, run: &StoredRun) -> serde_json::Value {
+    // The costs can be read without the agent file: then they are in the currency of the shipped prices.
+    let file = agent_file_of_run(project, store, &run.run).await.ok().flatten();
+    let currency = file.map_or_else(|| PriceList::shipped().currency.clone(), |file| file.currency());
     let (pending, usage) = match load_paused(store, &run.run).await {
         Ok(paused) => (paused.pending_calls(), Some(*paused.record().usage())),
         Err(_) => (Vec::new(), None),
@@ -67,7 +73,7 @@ async fn run_to_json(store: &dyn Store, run: &StoredRun) -> serde_json::Value {
         "owner": run.lease.as_ref().map(lease_to_json),
         "pending": pending.iter().map(pending_to_json).collect::<Vec<_>>(),
         "usage": usage,
-        "cost": usage.and_then(|usage| usage.describe_cost()),
+        "cost": usage.and_then(|usage| usage.describe_cost(&currency)),
     })
 }
 

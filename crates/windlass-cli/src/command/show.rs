@@ -8,6 +8,7 @@ use windlass::core::decision::PendingCall;
 use windlass::core::inspect::{fork_origin, step_lines};
 use windlass::core::journal::{JournalEntry, JournalRecord};
 use windlass::core::usage::Usage;
+use windlass::price::PriceList;
 use windlass::run::PausedRun;
 use windlass::store::{Store, StoredRun, load_paused};
 use windlass_text::SafeText;
@@ -36,12 +37,13 @@ pub(crate) async fn run(args: &CliArgs, show: &ShowArgs, term: &Terminal) -> Res
             None
         }
     };
+    let currency = file.as_ref().map_or_else(|| PriceList::shipped().currency.clone(), AgentFile::currency);
     let pending = pending_calls(&known, show)?;
     let reviews = review_pending(project.local_path(), &*store, &stored, &pending, file.as_ref()).await?;
     match term.output_format() {
-        OutputFormat::Json => term.print_json(&run_to_json(&stored, &known, &pending, &reviews)),
+        OutputFormat::Json => term.print_json(&run_to_json(&stored, &known, &pending, &reviews, &currency)),
         OutputFormat::Text => {
-            print_header(term, &stored, &known);
+            print_header(term, &stored, &known, &currency);
             if show.journal {
                 print_journal(term, &known)
             } else {
@@ -94,6 +96,7 @@ fn run_to_json(
     known: &PausedRun,
     pending: &[PendingCall],
     reviews: &[CallReview],
+    currency: &str,
 ) -> Value {
     let record = known.record();
     let pending = pending
@@ -118,14 +121,14 @@ fn run_to_json(
         "created": stored.created_at,
         "updated": stored.updated_at,
         "usage": record.usage(),
-        "cost": record.usage().describe_cost(),
+        "cost": record.usage().describe_cost(currency),
         "origin": fork_origin(record.journal()),
         "pending": pending,
         "steps": steps.collect::<Vec<_>>(),
     })
 }
 
-fn print_header(term: &Terminal, stored: &StoredRun, known: &PausedRun) {
+fn print_header(term: &Terminal, stored: &StoredRun, known: &PausedRun, currency: &str) {
     let (status, meaning) = status_label(stored);
     let usage = known.record().usage();
     let mut facts =
@@ -134,7 +137,7 @@ fn print_header(term: &Terminal, stored: &StoredRun, known: &PausedRun) {
         facts.push(format!("{} tokens", usage.total_tokens()));
         facts.extend(describe_cache_hits(usage));
     }
-    facts.extend(usage.describe_cost());
+    facts.extend(usage.describe_cost(currency));
     term.print_line(styled![
         paint(TextStyle::Title, format!("run {}", stored.run)),
         " ",

@@ -37,6 +37,7 @@ pub(crate) async fn run(args: &CliArgs, chat: &ChatArgs, term: &Terminal) -> Res
     let name = chat.session.clone().unwrap_or_else(|| format!("chat-{}", new_run_id()));
     let session = session_in_store(&name, &store)?;
     let model = chat.drive.model.clone().or_else(|| file.effective_model_name());
+    let currency = file.currency();
     let driver = build_driver(term, file, &project, store.clone(), &chat.drive).await?;
     let folder = std::env::current_dir()?;
     let mut chat = ChatSession {
@@ -46,6 +47,7 @@ pub(crate) async fn run(args: &CliArgs, chat: &ChatArgs, term: &Terminal) -> Res
         session,
         model,
         folder,
+        currency,
         usage: Usage { requests: 0, ..Usage::default() },
         last_exit: CommandExit::Success,
     };
@@ -64,6 +66,8 @@ struct ChatSession<'a> {
     model: Option<String>,
     /// Folder that relative paths of images begin at.
     folder: PathBuf,
+    /// Currency of the prices.
+    currency: String,
     /// Usage of the turns so far.
     usage: Usage,
     /// Exit of the last turn.
@@ -208,7 +212,9 @@ impl ChatSession<'_> {
                 self.print_greeting().await?;
                 self.resume_unfinished_run().await?;
             }
-            ChatLine::Usage => self.term.eprint_line(format!("  {}", usage_words(&self.usage))),
+            ChatLine::Usage => {
+                self.term.eprint_line(format!("  {}", usage_words(&self.usage, &self.currency)))
+            }
             ChatLine::Unknown(word) => {
                 let hint =
                     similar_command(word).map_or(String::new(), |name| format!("did you mean {name}? "));
@@ -289,7 +295,11 @@ impl ChatSession<'_> {
             return;
         }
         let model = self.model.as_deref().unwrap_or("model");
-        let line = format!("{model} · {} · {}", usage_words(usage), format_duration(started_at.elapsed()));
+        let line = format!(
+            "{model} · {} · {}",
+            usage_words(usage, &self.currency),
+            format_duration(started_at.elapsed())
+        );
         let line = SafeText::from_words(&line).truncate(self.term.width().saturating_sub(1));
         self.term.eprint_line(paint(TextStyle::Faint, line));
     }
@@ -359,13 +369,13 @@ impl ChatSession<'_> {
 }
 
 /// Describes usage in words: `1,204 tokens in, 35 out`. Requests whose cost is unknown are named.
-fn usage_words(usage: &Usage) -> String {
+fn usage_words(usage: &Usage, currency: &str) -> String {
     let mut words =
         format!("{} tokens in, {} out", group_digits(usage.input_tokens), group_digits(usage.output_tokens));
     if usage.unknown_requests > 0 {
         words.push_str(&format!(", {} of {} requests unknown", usage.unknown_requests, usage.requests));
     }
-    if let Some(cost) = usage.describe_cost().filter(|_| usage.priced_requests > 0) {
+    if let Some(cost) = usage.describe_cost(currency).filter(|_| usage.priced_requests > 0) {
         words.push_str(&format!(", {cost}"));
     }
     words
