@@ -136,6 +136,10 @@ impl ModelProtocol for DeploymentProtocol {
         self.chat.name()
     }
 
+    fn provider_name(&self) -> &str {
+        "azure.ai.openai"
+    }
+
     fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
         let encoded = self.chat.encode(request)?;
         if self.address == DeploymentAddress::InBody {

@@ -110,6 +110,10 @@ impl Model for FallbackModel {
         self.models.first().and_then(SharedModel::name)
     }
 
+    fn provider(&self) -> Option<&str> {
+        self.models.first().and_then(SharedModel::provider)
+    }
+
     fn has_stored_conversation(&self, last_response_id: Option<&str>) -> bool {
         self.models.iter().any(|model| model.has_stored_conversation(last_response_id))
     }

@@ -29,6 +29,12 @@ pub trait ModelProtocol: fmt::Debug + Send + Sync + 'static {
     /// Returns the name of the protocol. Together with the provider it is the origin of provider data.
     fn name(&self) -> &str;
 
+    /// Returns the name of the provider in the semantic conventions of OpenTelemetry, for traces. The default is the name
+    /// of the protocol.
+    fn provider_name(&self) -> &str {
+        self.name()
+    }
+
     /// Encodes a request.
     ///
     /// # Errors

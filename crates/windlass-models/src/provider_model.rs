@@ -183,6 +183,10 @@ impl<P: ModelProtocol> Model for ProviderModel<P> {
         Some(&self.model)
     }
 
+    fn provider(&self) -> Option<&str> {
+        Some(self.protocol.provider_name())
+    }
+
     fn has_stored_conversation(&self, last_response_id: Option<&str>) -> bool {
         self.protocol.has_stored_conversation(last_response_id)
     }

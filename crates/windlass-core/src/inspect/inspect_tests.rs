@@ -90,6 +90,7 @@ fn model_responded(agent: &str, items: Vec<Arc<Item>>) -> ModelResponded {
         model: None,
         attempts: 1,
         requested_at: None,
+        requested: Default::default(),
         finish_reason: None,
         active_ms: 0,
     }

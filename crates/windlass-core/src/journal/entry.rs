@@ -237,6 +237,9 @@ pub struct ModelResponded {
     /// The model that responded, as the provider names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// The model that was asked, and its provider.
+    #[serde(default, skip_serializing_if = "RequestedModel::is_unknown")]
+    pub requested: RequestedModel,
     /// Number of requests until the model responded.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub attempts: u32,
@@ -249,6 +252,24 @@ pub struct ModelResponded {
     /// Time in milliseconds that drivers have worked on the run so far; 0 in a run without a budget.
     #[serde(default, skip_serializing_if = "is_no_time")]
     pub active_ms: u64,
+}
+
+/// The model that a request was sent to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RequestedModel {
+    /// Name of the provider in the semantic conventions of OpenTelemetry, such as `openai`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// Name of the model, as the request names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+}
+
+impl RequestedModel {
+    fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The reason for which a response of a model ended.
@@ -343,6 +364,9 @@ pub struct ModelRequestFailed {
     /// Delay before the request is retried, in milliseconds; not retried if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// The model that was asked, and its provider.
+    #[serde(default, skip_serializing_if = "RequestedModel::is_unknown")]
+    pub requested: RequestedModel,
     /// Usage of the failed request, if the provider reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,

@@ -20,7 +20,8 @@ pub use entry::{
     CallStatus, CompactionReason, DecisionRecorded, DecisionRevoked, FilteredInput, FinishReason, ForkOrigin,
     GuardrailOutcome, GuardrailRecord, GuardrailStage, HandoffRecorded, HistoryCompacted, InputAdded,
     JournalEntry, JournalRecord, ModelInputFiltered, ModelRequestFailed, ModelResponded, OutputRejected,
-    ResponseRejected, RunCancelled, RunFailed, RunFinished, RunRestored, RunStarted, ToolUsePolicyKind,
+    RequestedModel, ResponseRejected, RunCancelled, RunFailed, RunFinished, RunRestored, RunStarted,
+    ToolUsePolicyKind,
 };
 pub use format::{
     FORMAT_VERSION, HashChain, JournalFormatError, JournalLine, decode_journal, decode_lines, decode_record,

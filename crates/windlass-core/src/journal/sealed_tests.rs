@@ -55,6 +55,7 @@ fn text_with_withheld(output: &OutputContent) -> String {
             model: None,
             attempts: 1,
             requested_at: None,
+            requested: Default::default(),
             finish_reason: None,
             active_ms: 0,
         })),

@@ -35,6 +35,7 @@ fn entry(name: &str, call: CallId) -> JournalEntry {
                 model: None,
                 attempts: 1,
                 requested_at: None,
+                requested: Default::default(),
                 finish_reason: None,
                 active_ms: 0,
             }

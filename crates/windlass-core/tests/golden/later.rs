@@ -171,6 +171,7 @@ pub(super) fn compacted_journal() -> Vec<JournalRecord> {
         summary_usage: Some(Usage::of_tokens(700, 20)),
     }));
     journal.append(JournalEntry::ModelRequestFailed(ModelRequestFailed {
+        requested: Default::default(),
         agent: "desk".into(),
         error: "the input is too long".to_owned(),
         retry_after_ms: Some(0),

@@ -158,6 +158,7 @@ impl GoldenJournal {
                 model: None,
                 attempts: 1,
                 requested_at: None,
+                requested: Default::default(),
                 finish_reason: None,
                 active_ms: 0,
             })),
@@ -293,6 +294,7 @@ fn finished_journal() -> Vec<JournalRecord> {
         ..run_started("run-finished", "desk", "What does Bo owe?\nAnd Ada?")
     });
     journal.append(JournalEntry::ModelRequestFailed(ModelRequestFailed {
+        requested: Default::default(),
         agent: "desk".into(),
         error: "overloaded".to_owned(),
         retry_after_ms: Some(500),

@@ -140,6 +140,10 @@ impl ModelProtocol for MessagesProtocol {
         "messages"
     }
 
+    fn provider_name(&self) -> &str {
+        "anthropic"
+    }
+
     fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
         let settings = request.request.settings;
         check_settings("the Messages API", settings, &MESSAGES_SETTINGS, &[])?;

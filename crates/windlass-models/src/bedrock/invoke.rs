@@ -28,6 +28,10 @@ impl ModelProtocol for InvokeProtocol {
         self.messages.name()
     }
 
+    fn provider_name(&self) -> &str {
+        "aws.bedrock"
+    }
+
     fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
         if request.request.settings.tool_search == Some(ToolSearchPlace::Provider) {
             let text = "Bedrock has no setting `tool_search`; hint: search the tools locally";

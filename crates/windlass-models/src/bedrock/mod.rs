@@ -111,6 +111,10 @@ impl ModelProtocol for ConverseProtocol {
         "converse"
     }
 
+    fn provider_name(&self) -> &str {
+        "aws.bedrock"
+    }
+
     fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
         check_settings("Bedrock", request.request.settings, &CONVERSE_SETTINGS, &["parallel_tool_calls"])?;
         let base = RequestBase::new(request, WireProtocol::Converse);

@@ -155,6 +155,10 @@ impl ModelProtocol for GeminiProtocol {
         "gemini"
     }
 
+    fn provider_name(&self) -> &str {
+        "gcp.gemini"
+    }
+
     fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
         let unsupported: &[&str] = match self.host {
             GeminiHost::GoogleAi => &["metadata", "parallel_tool_calls"],

@@ -50,6 +50,10 @@ impl ModelProtocol for ChatProtocol {
         "chat"
     }
 
+    fn provider_name(&self) -> &str {
+        "openai"
+    }
+
     fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
         let ChatDialect { token_limit, unsupported_settings, .. } = self.dialect;
         let api = if unsupported_settings.is_empty() { "Chat Completions" } else { "the provider" };

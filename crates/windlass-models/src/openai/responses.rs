@@ -69,6 +69,10 @@ impl ModelProtocol for ResponsesProtocol {
         "responses"
     }
 
+    fn provider_name(&self) -> &str {
+        "openai"
+    }
+
     fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
         check_settings("the Responses API", request.request.settings, &RESPONSES_SETTINGS, &[])?;
         let base = RequestBase::new(request, WireProtocol::Responses);

@@ -242,6 +242,7 @@ impl<'a> Process<'a> {
             model: None,
             attempts: 1,
             requested_at: None,
+            requested: Default::default(),
             finish_reason: None,
             active_ms: 0,
         })))

@@ -106,6 +106,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             agent: self.agent.name().clone(),
             error: truncate_message(error.to_string()),
             retry_after_ms: Some(0),
+            requested: question.requested_model(),
             usage: error.usage().copied(),
             active_ms: 0,
         };

@@ -9,7 +9,9 @@ use windlass_core::{
     failure::RunFailure,
     id::Timestamp,
     item::{Item, ToolCall},
-    journal::{JournalEntry, ModelResponded, ResponseRejected, RunFinished, ToolUsePolicyKind},
+    journal::{
+        JournalEntry, ModelResponded, RequestedModel, ResponseRejected, RunFinished, ToolUsePolicyKind,
+    },
     plan::{ModelProtocolError, ResponsePlan, ToolLookup, plan_response},
     usage::Usage,
 };
@@ -27,6 +29,7 @@ struct AnsweredRequest {
     attempts: u32,
     /// Time of the first request; absent if the response came from elsewhere.
     requested_at: Option<Timestamp>,
+    requested: RequestedModel,
     policy: ToolUsePolicyKind,
 }
 
@@ -92,7 +95,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
         };
         let policy = agent.inner.tool_use_policy.kind();
-        let request = AnsweredRequest { attempts, requested_at: Some(requested_at), policy };
+        let requested = parts.requested_model();
+        let request = AnsweredRequest { attempts, requested_at: Some(requested_at), requested, policy };
         self.accept_response(response, request, &agent, tools).await?;
         drop(reserved);
         self.check_repeated_calls().await
@@ -118,7 +122,8 @@ impl<C: Send + Sync + 'static> Driver<C> {
         };
         let agent = self.current_agent()?;
         let policy = ToolUsePolicyKind::RunModelAgain;
-        let request = AnsweredRequest { attempts: 1, requested_at: None, policy };
+        let request =
+            AnsweredRequest { attempts: 1, requested_at: None, requested: RequestedModel::default(), policy };
         self.accept_response(answer, request, &agent, tools).await
     }
 
@@ -131,7 +136,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         tools: Arc<ResolvedToolset<C>>,
     ) -> Result<(), DriveError> {
         let usage = response.usage.unwrap_or_else(Usage::of_unknown_request);
-        let AnsweredRequest { attempts, requested_at, policy } = request;
+        let AnsweredRequest { attempts, requested_at, requested, policy } = request;
         let name = agent.name().clone();
         let planned = match self.plan_calls(response.items.clone(), agent, &tools).await {
             Ok(planned) => self.admit_response(planned, &response, attempts, requested_at, agent).await,
@@ -152,6 +157,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
                     response_id,
                     request_id,
                     model,
+                    requested,
                     attempts,
                     requested_at,
                     finish_reason: details.finish_reason.filter(|reason| !reason.is_ordinary()),

@@ -64,6 +64,11 @@ pub trait Model: Send + Sync + 'static {
         None
     }
 
+    /// Returns the name of the provider in the semantic conventions of OpenTelemetry, such as `openai`, for traces.
+    fn provider(&self) -> Option<&str> {
+        None
+    }
+
     /// Returns true if the next request names a conversation that the provider stores, because the model is set up in that
     /// way. `last_response_id` is the id of the last response of the run. Such a history is not compacted: the provider
     /// would not see it.
@@ -253,6 +258,11 @@ impl SharedModel {
         self.0.model_name()
     }
 
+    /// Returns the name of the provider: see [`Model::provider`].
+    pub fn provider(&self) -> Option<&str> {
+        self.0.provider_name()
+    }
+
     /// Returns true if the provider stores the conversation: see [`Model::has_stored_conversation`].
     pub fn has_stored_conversation(&self, last_response_id: Option<&str>) -> bool {
         self.0.is_stored(last_response_id)
@@ -292,6 +302,10 @@ impl<M: Model> Model for Arc<M> {
         (**self).name()
     }
 
+    fn provider(&self) -> Option<&str> {
+        (**self).provider()
+    }
+
     fn has_stored_conversation(&self, last_response_id: Option<&str>) -> bool {
         (**self).has_stored_conversation(last_response_id)
     }
@@ -309,6 +323,8 @@ trait ErasedModel: Send + Sync {
     fn window(&self) -> Option<u64>;
 
     fn model_name(&self) -> Option<&str>;
+
+    fn provider_name(&self) -> Option<&str>;
 
     fn is_stored(&self, last_response_id: Option<&str>) -> bool;
 }
@@ -332,6 +348,10 @@ impl<M: Model> ErasedModel for M {
 
     fn model_name(&self) -> Option<&str> {
         Model::name(self)
+    }
+
+    fn provider_name(&self) -> Option<&str> {
+        Model::provider(self)
     }
 
     fn is_stored(&self, last_response_id: Option<&str>) -> bool {

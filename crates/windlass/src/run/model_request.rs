@@ -11,7 +11,7 @@ use windlass_core::{
     history::keep_pairs,
     id::{AgentName, SessionId},
     item::Item,
-    journal::{FilteredInput, JournalEntry, ModelInputFiltered, ModelRequestFailed},
+    journal::{FilteredInput, JournalEntry, ModelInputFiltered, ModelRequestFailed, RequestedModel},
     usage::Usage,
 };
 
@@ -41,6 +41,14 @@ pub(crate) struct ModelRequestParts {
     pub(crate) settings: ModelSettings,
     pub(crate) instructions: Option<Arc<str>>,
     output_schema: Option<OutputSchema>,
+}
+
+impl ModelRequestParts {
+    /// Returns the model that is asked, for the journal.
+    pub(crate) fn requested_model(&self) -> RequestedModel {
+        let owned = |name: Option<&str>| name.map(str::to_owned);
+        RequestedModel { provider: owned(self.model.provider()), model: owned(self.model.name()) }
+    }
 }
 
 /// The request of one turn to the model of its agent.
@@ -159,6 +167,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
                 agent: self.agent.name().clone(),
                 error: truncate_message(error.to_string()),
                 retry_after_ms: delay.map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
+                requested: parts.requested_model(),
                 usage: known_usage(&error),
                 active_ms: 0,
             };
@@ -220,7 +229,15 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         if was_asked.into_inner() {
             // A request dropped mid-flight may still be billed; its usage is recorded as unknown.
             let (agent, error) = (self.agent.name().clone(), "the run went on without its answer".to_owned());
-            let failed = ModelRequestFailed { agent, error, retry_after_ms: None, usage: None, active_ms: 0 };
+            let requested = parts.requested_model();
+            let failed = ModelRequestFailed {
+                agent,
+                error,
+                retry_after_ms: None,
+                requested,
+                usage: None,
+                active_ms: 0,
+            };
             self.scope.record_entry(JournalEntry::ModelRequestFailed(failed)).await?;
         }
         Err(halt)

@@ -156,6 +156,7 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
         "failed_model" => {
             let (agent, error) = (run.agent().clone(), "overloaded".to_owned());
             JournalEntry::ModelRequestFailed(ModelRequestFailed {
+                requested: Default::default(),
                 agent,
                 error,
                 retry_after_ms: None,
@@ -350,6 +351,7 @@ pub(crate) fn model_response(run: &Run, items: Vec<Item>, after: ToolUsePolicyKi
         model,
         attempts: 1,
         requested_at: None,
+        requested: Default::default(),
         finish_reason: None,
         active_ms: 0,
     };

@@ -80,6 +80,7 @@ fn possible_entries(
     match run.next() {
         RunAction::RequestModel { agent, .. } => {
             let failed = ModelRequestFailed {
+                requested: Default::default(),
                 agent,
                 error: "busy".to_owned(),
                 retry_after_ms: Some(1),
