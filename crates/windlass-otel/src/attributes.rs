@@ -1,11 +1,11 @@
 //! Names and values of attributes.
 
-use opentelemetry::KeyValue;
+use opentelemetry::{Array, KeyValue};
 use serde_json::{Value, json};
 use windlass::core::{
     failure::RunFailure,
     item::{ContentPart, Item, OutputContent, Role},
-    journal::CallStatus,
+    journal::{CallStatus, FinishReason, ModelResponded, RequestedModel},
     usage::Usage,
 };
 
@@ -17,6 +17,9 @@ pub(crate) mod convention {
     pub(crate) const GEN_AI_INPUT_MESSAGES: &str = "gen_ai.input.messages";
     pub(crate) const GEN_AI_OPERATION_NAME: &str = "gen_ai.operation.name";
     pub(crate) const GEN_AI_OUTPUT_MESSAGES: &str = "gen_ai.output.messages";
+    pub(crate) const GEN_AI_PROVIDER_NAME: &str = "gen_ai.provider.name";
+    pub(crate) const GEN_AI_REQUEST_MODEL: &str = "gen_ai.request.model";
+    pub(crate) const GEN_AI_RESPONSE_FINISH_REASONS: &str = "gen_ai.response.finish_reasons";
     pub(crate) const GEN_AI_RESPONSE_ID: &str = "gen_ai.response.id";
     pub(crate) const GEN_AI_RESPONSE_MODEL: &str = "gen_ai.response.model";
     pub(crate) const GEN_AI_TOOL_CALL_ARGUMENTS: &str = "gen_ai.tool.call.arguments";
@@ -45,6 +48,7 @@ pub(crate) const CALL_EFFECT: &str = "windlass.call.effect";
 pub(crate) const WAIT_REASON: &str = "windlass.wait.reason";
 pub(crate) const WAIT_DECISION: &str = "windlass.wait.decision";
 pub(crate) const WAIT_DECIDED_BY: &str = "windlass.wait.decided_by";
+pub(crate) const BUDGET_RESOURCE: &str = "windlass.budget.resource";
 pub(crate) const GUARDRAIL_NAME: &str = "windlass.guardrail.name";
 pub(crate) const GUARDRAIL_STAGE: &str = "windlass.guardrail.stage";
 pub(crate) const GUARDRAIL_VERDICT: &str = "windlass.guardrail.verdict";
@@ -66,12 +70,36 @@ pub(crate) fn usage_attributes(usage: &Usage) -> Vec<KeyValue> {
         (convention::GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS, usage.cached_tokens),
         (convention::GEN_AI_USAGE_CACHE_CREATION_INPUT_TOKENS, usage.cache_write_tokens),
         (convention::GEN_AI_USAGE_REASONING_OUTPUT_TOKENS, usage.reasoning_tokens),
+        ("windlass.usage.audio_input_tokens", usage.audio_input_tokens),
+        ("windlass.usage.audio_output_tokens", usage.audio_output_tokens),
         ("windlass.usage.unknown_requests", usage.unknown_requests),
         ("windlass.usage.cost_nanos", usage.cost_nanos),
     ];
     attributes
         .extend(optional.into_iter().filter(|(_, value)| *value > 0).map(|(name, value)| count(name, value)));
     attributes
+}
+
+/// Returns the reason for which a response ended, in the words of the semantic conventions. The journal names it unless it
+/// is the end of the response or its calls.
+pub(crate) fn finish_reasons_attribute(responded: &ModelResponded) -> KeyValue {
+    let reason = match &responded.finish_reason {
+        None | Some(FinishReason::Complete) if responded.calls.is_empty() => "stop".to_owned(),
+        None | Some(FinishReason::Complete | FinishReason::ToolCalls) => "tool_call".to_owned(),
+        Some(FinishReason::StopSequence) => "stop".to_owned(),
+        Some(FinishReason::LengthLimit) => "length".to_owned(),
+        Some(FinishReason::ContentFilter | FinishReason::Refusal) => "content_filter".to_owned(),
+        Some(other) => serialised_name(serde_json::to_value(other).ok()),
+    };
+    let reasons = Array::String(vec![reason.into()]);
+    KeyValue::new(convention::GEN_AI_RESPONSE_FINISH_REASONS, reasons)
+}
+
+/// Returns the attributes of the model that was asked.
+pub(crate) fn requested_attributes(requested: &RequestedModel) -> impl Iterator<Item = KeyValue> {
+    let RequestedModel { provider, model } = requested.clone();
+    let named = [(convention::GEN_AI_PROVIDER_NAME, provider), (convention::GEN_AI_REQUEST_MODEL, model)];
+    named.into_iter().filter_map(|(name, value)| Some(KeyValue::new(name, value?)))
 }
 
 /// Returns the serialised name of a call's status.

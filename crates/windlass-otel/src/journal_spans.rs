@@ -7,20 +7,23 @@ use std::collections::BTreeMap;
 
 use opentelemetry::{KeyValue, SpanId, TraceId};
 use windlass::core::{
+    failure::RunFailure,
     id::{AgentName, CallId, RunId, Timestamp},
     item::Item,
     journal::{
-        CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded, GuardrailRecord, GuardrailStage,
-        JournalEntry, JournalRecord, ModelRequestFailed, ModelResponded, RunStarted,
+        BudgetReached, CallHeld, CallSettled, CallStarted, CallStatus, DecisionRecorded, GuardrailRecord,
+        GuardrailStage, JournalEntry, JournalRecord, ModelRequestFailed, ModelResponded, RequestedModel,
+        RunStarted,
     },
     plan::{CallDisposition, PlannedCall},
+    run::BUDGET_CALL,
     tool::ToolKey,
     usage::Usage,
 };
 
 use crate::attributes::{
-    self as names, call_status_name, convention, failure_name, messages_attribute, output_text,
-    serialised_name, truncated, usage_attributes,
+    self as names, call_status_name, convention, failure_name, finish_reasons_attribute, messages_attribute,
+    output_text, requested_attributes, serialised_name, truncated, usage_attributes,
 };
 use crate::run_span::{
     RunSpan, RunSpanEvent, RunSpanKind, RunSpanLink, RunSpanStatus, SpanPlace, trace_id_of_run,
@@ -53,6 +56,7 @@ pub struct JournalSpans {
 struct OpenAgent {
     id: SpanId,
     parent: Option<SpanId>,
+    /// The agent that the run started with. A handoff is a span of its own.
     agent: AgentName,
     started_at: Timestamp,
     /// Time of the last record of this agent, or of an agent inside one of its calls.
@@ -61,6 +65,9 @@ struct OpenAgent {
     request_from: Timestamp,
     turn_count: u64,
     turn: Option<OpenTurn>,
+    /// The question about a budget that waits for a person.
+    budget_wait: Option<OpenWait>,
+    budget_wait_count: u64,
     usage: Usage,
     attributes: Vec<KeyValue>,
     events: Vec<RunSpanEvent>,
@@ -128,7 +135,10 @@ impl JournalSpans {
                 }
                 Some(("finished", None))
             }
-            JournalEntry::RunFailed(failed) => Some(("failed", Some(failure_name(&failed.failure)))),
+            JournalEntry::RunFailed(failed) => {
+                agent.add_tripped_guardrail(&failed.failure, record.at, &mut writer);
+                Some(("failed", Some(failure_name(&failed.failure))))
+            }
             JournalEntry::RunCancelled(_) => Some(("cancelled", None)),
             _ => {
                 agent.add(record, &mut writer);
@@ -185,6 +195,8 @@ impl JournalSpans {
             request_from: record.at,
             turn_count: 0,
             turn: None,
+            budget_wait: None,
+            budget_wait_count: 0,
             usage: Usage { requests: 0, ..Usage::default() },
             attributes,
             events: Vec::new(),
@@ -251,12 +263,14 @@ impl OpenAgent {
             JournalEntry::ModelResponded(responded) => self.add_response(responded, at, writer),
             JournalEntry::ResponseRejected(rejected) => {
                 let error = Some(("response_rejected".to_owned(), None));
-                self.add_failed_request(&rejected.agent, &rejected.usage, error, at, writer);
+                let requested = RequestedModel::default();
+                self.add_failed_request(&rejected.agent, &requested, &rejected.usage, error, at, writer);
             }
             JournalEntry::ModelRequestFailed(failed) => {
                 let ModelRequestFailed { agent, retry_after_ms, .. } = failed;
                 let error = Some(("model_request_failed".to_owned(), *retry_after_ms));
-                self.add_failed_request(agent, &failed.usage_or_unknown(), error, at, writer);
+                let usage = failed.usage_or_unknown();
+                self.add_failed_request(agent, &failed.requested, &usage, error, at, writer);
             }
             JournalEntry::CallHeld(held) => self.hold_call(held, at),
             JournalEntry::DecisionRecorded(decision) => self.decide(decision, at, writer),
@@ -273,7 +287,7 @@ impl OpenAgent {
             JournalEntry::RunRestored(_) => self.push_event("run_restored", at),
             JournalEntry::ModelInputFiltered(_) => self.push_event("model_input_filtered", at),
             JournalEntry::HistoryCompacted(_) => self.push_event("history_compacted", at),
-            JournalEntry::BudgetReached(_) => self.push_event("budget_reached", at),
+            JournalEntry::BudgetReached(reached) => self.reach_budget(reached, at),
             JournalEntry::RunStarted(_)
             | JournalEntry::BudgetReserved(_)
             | JournalEntry::DecisionRevoked(_)
@@ -322,10 +336,14 @@ impl OpenAgent {
             turn.calls.insert(planned.call.clone(), OpenCall::new(planned, responded, writer.content));
         }
         let span = self.complete_request(&responded.agent, &responded.usage, at, writer);
+        name_request(span, &responded.requested);
         if let Some(model) = &responded.model {
-            span.name = format!("chat {model}");
+            if responded.requested.model.is_none() {
+                span.name = format!("chat {model}");
+            }
             span.attributes.push(KeyValue::new(convention::GEN_AI_RESPONSE_MODEL, model.clone()));
         }
+        span.attributes.push(finish_reasons_attribute(responded));
         let ids = [
             (convention::GEN_AI_RESPONSE_ID, &responded.response_id),
             (names::REQUEST_ID, &responded.request_id),
@@ -345,6 +363,7 @@ impl OpenAgent {
     fn add_failed_request(
         &mut self,
         agent: &AgentName,
+        requested: &RequestedModel,
         usage: &Usage,
         error: Option<(String, Option<u64>)>,
         at: Timestamp,
@@ -352,6 +371,7 @@ impl OpenAgent {
     ) {
         self.begin_turn(at, writer);
         let span = self.complete_request(agent, usage, at, writer);
+        name_request(span, requested);
         let mut delay = 0;
         if let Some((name, retry_after_ms)) = error {
             span.attributes.push(KeyValue::new(convention::ERROR_TYPE, name.clone()));
@@ -405,7 +425,53 @@ impl OpenAgent {
         let mut attributes = vec![KeyValue::new(names::WAIT_DECISION, decision)];
         let decided_by = recorded.decided_by.clone();
         attributes.extend(decided_by.map(|name| KeyValue::new(names::WAIT_DECIDED_BY, name)));
+        if recorded.call.as_str() == BUDGET_CALL {
+            return self.end_budget_wait(attributes, at, writer);
+        }
         self.end_wait(&recorded.call, attributes, at, writer);
+    }
+
+    fn reach_budget(&mut self, reached: &BudgetReached, at: Timestamp) {
+        self.push_event("budget_reached", at);
+        if reached.question.is_some() {
+            let resource = serialised_name(serde_json::to_value(reached.budget.resource).ok());
+            let attributes = vec![
+                KeyValue::new(names::WAIT_REASON, "budget"),
+                KeyValue::new(names::BUDGET_RESOURCE, resource),
+            ];
+            self.budget_wait = Some(OpenWait { started_at: at, attributes });
+        }
+    }
+
+    /// Completes the span of the question about a budget. It is beside the turns: the next one begins after the answer.
+    fn end_budget_wait(&mut self, attributes: Vec<KeyValue>, at: Timestamp, writer: &mut SpanWriter<'_>) {
+        let Some(wait) = self.budget_wait.take() else { return };
+        self.budget_wait_count += 1;
+        let id = writer.id(RunSpanKind::PersonWait, 0, BUDGET_CALL, self.budget_wait_count);
+        let times = SpanTimes { from: wait.started_at, to: at };
+        let name = "wait_for_person budget".to_owned();
+        let span = writer.complete(id, self.id, RunSpanKind::PersonWait, name, times);
+        span.attributes.extend(wait.attributes);
+        span.attributes.extend(attributes);
+        // The request that was held back begins now.
+        self.request_from = self.request_from.max(at);
+    }
+
+    /// Completes the span of the guardrail of the agent that has failed the run. Its start is not in the journal, and
+    /// neither is a guardrail that passed.
+    fn add_tripped_guardrail(&self, failure: &RunFailure, at: Timestamp, writer: &mut SpanWriter<'_>) {
+        let (name, stage, verdict) = match failure {
+            RunFailure::InputGuardrailTripped { guardrail } => (guardrail, Some("input"), "failed_run"),
+            RunFailure::OutputGuardrailTripped { guardrail } => (guardrail, Some("output"), "failed_run"),
+            RunFailure::GuardrailFailed { guardrail, .. } => (guardrail, None, "failed"),
+            _ => return,
+        };
+        let id = writer.id(RunSpanKind::Guardrail, 0, "", 1);
+        let times = SpanTimes { from: at, to: at };
+        let span = writer.complete(id, self.id, RunSpanKind::Guardrail, format!("guardrail {name}"), times);
+        span.attributes.push(KeyValue::new(names::GUARDRAIL_NAME, name.clone()));
+        span.attributes.extend(stage.map(|stage| KeyValue::new(names::GUARDRAIL_STAGE, stage)));
+        span.attributes.push(KeyValue::new(names::GUARDRAIL_VERDICT, verdict));
     }
 
     fn end_wait(
@@ -455,7 +521,6 @@ impl OpenAgent {
     }
 
     fn hand_off(&mut self, call: &CallId, to: &AgentName, at: Timestamp, writer: &mut SpanWriter<'_>) {
-        self.agent = to.clone();
         let Some(turn) = &mut self.turn else { return };
         turn.calls.remove(call);
         let id = writer.id(RunSpanKind::Handoff, turn.number, call.as_str(), 0);
@@ -494,6 +559,7 @@ impl OpenAgent {
         writer: &mut SpanWriter<'_>,
     ) {
         self.close_turn(writer);
+        self.end_budget_wait(Vec::new(), at, writer);
         let mut attributes = self.attributes;
         attributes.push(KeyValue::new(names::RUN_STATUS, status));
         attributes.extend(usage_attributes(&self.usage));
@@ -512,6 +578,14 @@ impl OpenAgent {
             status: failure.map_or(RunSpanStatus::Unset, RunSpanStatus::Error),
         });
     }
+}
+
+/// Names the span of a request after the model that was asked.
+fn name_request(span: &mut RunSpan, requested: &RequestedModel) {
+    if let Some(model) = &requested.model {
+        span.name = format!("chat {model}");
+    }
+    span.attributes.extend(requested_attributes(requested));
 }
 
 impl OpenCall {

@@ -12,8 +12,10 @@ use opentelemetry::SpanId;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use windlass::core::decision::{Decision, DecisionScope};
+use windlass::core::usage::Usage;
 use windlass::fleet::{AgentRegistry, DeployedAgent, RunQueue, RunSubmission, Worker};
-use windlass::guardrail::{ToolGuardrailVerdict, ToolOutputGuardrail};
+use windlass::guardrail::{GuardrailVerdict, OutputGuardrail, ToolGuardrailVerdict, ToolOutputGuardrail};
+use windlass::model::Model;
 use windlass::prelude::*;
 use windlass::store::{LeaseClaim, MemoryStore, SqliteStore, Store};
 use windlass_otel::{
@@ -254,6 +256,145 @@ async fn a_fork_is_linked_to_its_origin() {
     assert_eq!(root.span_context.trace_id(), trace_id_of_run(&"run-2".into()));
 }
 
+async fn spans_of(store: &dyn Store, run: &str) -> Vec<SpanData> {
+    let exporter = MemoryExporter::default();
+    export_run(store, &run.into(), &SpanSender::start(exporter.clone())).await.unwrap();
+    exporter.spans()
+}
+
+fn named<'a>(spans: &'a [SpanData], name: &str) -> &'a SpanData {
+    let found = spans.iter().find(|span| span.name == name);
+    found.unwrap_or_else(|| {
+        panic!("no span {name}: {:?}", spans.iter().map(|span| &span.name).collect::<Vec<_>>())
+    })
+}
+
+fn handoff_agent() -> Agent {
+    let second = Agent::new("second").model(ScriptedModel::new([ScriptedResponse::text("Done.")]));
+    Agent::new("first")
+        .model(ScriptedModel::new([ScriptedResponse::call("h1", "transfer_to_second", json!({}))]))
+        .handoff(second)
+}
+
+fn guarded_agent() -> Agent {
+    let refused = OutputGuardrail::new("no_numbers", |_, _| async { Ok(GuardrailVerdict::Tripwire) });
+    let model = ScriptedModel::new([ScriptedResponse::text("42")]);
+    Agent::new("host").model(model).output_guardrail(refused)
+}
+
+/// Runs an agent that asks a person for a larger budget, and gets it.
+async fn ask_for_budget(store: Arc<dyn Store>, run: &str) {
+    let agent = |answers: Vec<ScriptedResponse>| {
+        let budget = windlass::core::budget::SpendingBudget::new().requests(1).ask_person();
+        Agent::new("host").model(ScriptedModel::new(answers)).tool(read_balance).budget(budget)
+    };
+    let call = ScriptedResponse::call("c1", "read_balance", json!({ "account": "7" }));
+    let outcome = agent(vec![call]).run("Hello").run_id(run).store(store.clone()).await.unwrap();
+    assert!(outcome.is_paused());
+    for call in windlass::store::load_paused(&*store, &run.into()).await.unwrap().pending_calls() {
+        let (decision, scope) = (Decision::Answer { value: json!(5) }, DecisionScope::ThisCall);
+        windlass::store::post_decision(&*store, &run.into(), call.path, decision, scope, "ada")
+            .await
+            .unwrap();
+    }
+    agent(vec![ScriptedResponse::text("Done.")]).recover(run, store.clone()).await.unwrap();
+}
+
+/// The run keeps the name of the agent that it started with; the handoff is a span of its own.
+#[tokio::test]
+async fn a_run_with_a_handoff_keeps_the_name_of_its_first_agent() {
+    let store = Arc::new(MemoryStore::default());
+    handoff_agent().run("Go").run_id("run-1").store(store.clone()).await.unwrap();
+    let spans = spans_of(&*store, "run-1").await;
+    let root = named(&spans, "invoke_agent first");
+    assert_eq!(root.parent_span_id, SpanId::INVALID);
+    assert_eq!(attribute(root, "gen_ai.agent.name").as_deref(), Some("first"));
+    let handoff = named(&spans, "handoff second");
+    assert_eq!(attribute(handoff, "gen_ai.agent.name").as_deref(), Some("second"));
+    let by_second = spans.iter().filter(|span| {
+        span.name.starts_with("chat") && attribute(span, "gen_ai.agent.name").as_deref() == Some("second")
+    });
+    assert_eq!(by_second.count(), 1, "the requests have the agent that made them");
+}
+
+/// A model that is known by its name and its provider, and whose first request fails.
+struct NamedModel(std::sync::atomic::AtomicU32);
+
+impl Model for NamedModel {
+    async fn respond<'a>(
+        &'a self,
+        _: windlass::model::ModelRequest<'a>,
+        _: &'a windlass::model::DeltaSink,
+    ) -> Result<windlass::model::ModelResponse, windlass::model::ModelError> {
+        if self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
+            let error = windlass::model::ModelError::new("busy");
+            return Err(error.with_kind(windlass::model::ModelErrorKind::Overloaded));
+        }
+        let usage = Usage { audio_input_tokens: 3, audio_output_tokens: 2, ..Usage::of_tokens(10, 5) };
+        Ok(windlass::model::ModelResponse {
+            items: vec![Arc::new(windlass::core::item::Item::assistant("Done."))],
+            usage: Some(usage),
+            model: Some("speaker-1-2026-01-01".to_owned()),
+            ..Default::default()
+        })
+    }
+
+    fn name(&self) -> Option<&str> {
+        Some("speaker-1")
+    }
+
+    fn provider(&self) -> Option<&str> {
+        Some("openai")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_name_the_model_that_was_asked_and_its_provider() {
+    let store = Arc::new(MemoryStore::default());
+    let agent = Agent::new("host").model(NamedModel(Default::default()));
+    agent.run("Hello").run_id("run-1").store(store.clone()).await.unwrap();
+    let spans = spans_of(&*store, "run-1").await;
+    let chats: Vec<_> = spans.iter().filter(|span| span.name == "chat speaker-1").collect();
+    assert_eq!(chats.len(), 2, "a request that failed names its model, too");
+    for chat in &chats {
+        assert_eq!(attribute(chat, "gen_ai.provider.name").as_deref(), Some("openai"));
+        assert_eq!(attribute(chat, "gen_ai.request.model").as_deref(), Some("speaker-1"));
+    }
+    let answered = chats.iter().find(|chat| attribute(chat, "gen_ai.response.model").is_some()).unwrap();
+    let said =
+        ["gen_ai.response.model", "gen_ai.response.finish_reasons", "windlass.usage.audio_input_tokens"];
+    let said = said.map(|name| attribute(answered, name).unwrap_or_default());
+    assert_eq!(said, ["speaker-1-2026-01-01", "[\"stop\"]", "3"].map(str::to_owned));
+}
+
+#[tokio::test]
+async fn the_wait_for_a_larger_budget_is_a_span() {
+    let store = Arc::new(MemoryStore::default());
+    ask_for_budget(store.clone(), "run-1").await;
+    let spans = spans_of(&*store, "run-1").await;
+    let wait = named(&spans, "wait_for_person budget");
+    assert_eq!(wait.parent_span_id, named(&spans, "invoke_agent host").span_context.span_id());
+    for (name, value) in [
+        ("windlass.wait.reason", "budget"),
+        ("windlass.budget.resource", "requests"),
+        ("windlass.wait.decision", "answer"),
+        ("windlass.wait.decided_by", "ada"),
+    ] {
+        assert_eq!(attribute(wait, name).as_deref(), Some(value), "{name}");
+    }
+    assert!(named(&spans, "turn 2").start_time >= wait.end_time, "the wait is no part of the next turn");
+}
+
+#[tokio::test]
+async fn a_guardrail_that_fails_the_run_is_a_span() {
+    let store = Arc::new(MemoryStore::default());
+    guarded_agent().run("Hello").run_id("run-1").store(store.clone()).await.unwrap_err();
+    let spans = spans_of(&*store, "run-1").await;
+    let guardrail = named(&spans, "guardrail no_numbers");
+    let said = ["windlass.guardrail.stage", "windlass.guardrail.verdict"];
+    assert_eq!(said.map(|name| attribute(guardrail, name).unwrap_or_default()), ["output", "failed_run"]);
+}
+
 #[tokio::test]
 async fn a_sampling_ratio_selects_the_same_runs_in_every_process() {
     let sampled = |ratio: f64| {
@@ -284,12 +425,11 @@ fn settings_are_read_from_variables_and_unsupported_ones_are_named() {
     assert_eq!(ratio.to_string(), "OTEL_TRACES_SAMPLER_ARG is `2`: a number from 0 to 1 is expected");
 }
 
-/// The receiver decodes requests with the official protobuf package for Python.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_independent_receiver_reads_the_spans_of_the_journal() {
-    let python = std::env::var("WINDLASS_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+/// The spans that a receiver of OTLP got, one JSON text each. It decodes requests with the official protobuf package for
+/// Python; `None` if that is not installed.
+async fn receive_spans(python: &str, store: &dyn Store, run: &str) -> Option<Vec<serde_json::Value>> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/otlp_receiver.py");
-    let child = Command::new(&python).arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let child = Command::new(python).arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut child = child.expect("python runs");
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     let first = lines.next().unwrap_or_default();
@@ -297,18 +437,28 @@ async fn an_independent_receiver_reads_the_spans_of_the_journal() {
         let shown = "not shown: traces in an independent receiver, because Python has no opentelemetry-proto";
         let _ = writeln!(std::io::stderr(), "{shown}; set WINDLASS_PYTHON");
         let _ = child.wait();
-        return;
+        return None;
     };
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("runs.db");
-    trace_run(&path, TraceContent::LeftOut).await;
     let sender = OtlpSettings::new(format!("http://127.0.0.1:{port}/v1/traces")).connect().unwrap();
-    let store = SqliteStore::open(&path).unwrap();
-    let count = export_run(&store, &"run-1".into(), &sender).await.unwrap();
+    let count = export_run(store, &run.into(), &sender).await.unwrap();
     drop(child.stdin.take());
     let received: Vec<serde_json::Value> = lines.map(|line| serde_json::from_str(&line).unwrap()).collect();
     assert!(child.wait().unwrap().success());
     assert_eq!(received.len(), count);
+    Some(received)
+}
+
+fn python() -> String {
+    std::env::var("WINDLASS_PYTHON").unwrap_or_else(|_| "python3".to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_independent_receiver_reads_the_spans_of_the_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.db");
+    trace_run(&path, TraceContent::LeftOut).await;
+    let store = SqliteStore::open(&path).unwrap();
+    let Some(mut received) = receive_spans(&python(), &store, "run-1").await else { return };
     let nanos = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos().to_string();
     let summary = |span: &SpanData| {
         serde_json::json!({
@@ -324,11 +474,47 @@ async fn an_independent_receiver_reads_the_spans_of_the_journal() {
         })
     };
     let mut sent: Vec<_> = replayed_spans(&path, TraceContent::LeftOut).await.iter().map(summary).collect();
-    let mut received = received;
     for list in [&mut sent, &mut received] {
         list.sort_by_key(|span| span["id"].as_str().unwrap_or_default().to_owned());
     }
     assert_eq!(received, sent);
+}
+
+/// A script in Python reads the journals by itself, and finds every record among the spans that the receiver got, and no
+/// other span.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn received_spans_are_those_that_another_reader_finds_in_the_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.db");
+    // A nested agent, an approval, a failed call, and another process.
+    trace_run(&path, TraceContent::LeftOut).await;
+    let store = Arc::new(SqliteStore::open(&path).unwrap());
+    handoff_agent().run("Go").run_id("handoff").store(store.clone()).await.unwrap();
+    let named = Agent::new("host").model(NamedModel(Default::default()));
+    named.run("Hello").run_id("retry").store(store.clone()).await.unwrap();
+    ask_for_budget(store.clone(), "budget").await;
+    guarded_agent().run("Hello").run_id("guardrail").store(store.clone()).await.unwrap_err();
+    let paused =
+        office_agent(false).run("Is anything open?").run_id("cancel").store(store.clone()).await.unwrap();
+    assert!(paused.is_paused());
+    let cancelled = office_agent(true).recover("cancel", store.clone());
+    let handle = cancelled.cancel_handle();
+    handle.cancel();
+    let _ = cancelled.await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/journal_check.py");
+    for run in ["run-1", "handoff", "retry", "budget", "guardrail", "cancel"] {
+        let Some(received) = receive_spans(&python(), &*store, run).await else { return };
+        let journal = store.load_journal(&run.into(), 0).await.unwrap();
+        let journal: Vec<&str> = journal.iter().map(|line| line.body.as_str()).collect();
+        let received: Vec<String> = received.iter().map(ToString::to_string).collect();
+        let [lines, spans] = ["journal", "spans"].map(|name| folder.path().join(format!("{run}-{name}")));
+        std::fs::write(&lines, journal.join("\n")).unwrap();
+        std::fs::write(&spans, received.join("\n")).unwrap();
+        let output = Command::new(python()).arg(script).args([&lines, &spans]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(text.trim(), format!("equal {}", received.len()), "{run}: {errors}");
+    }
 }
 
 /// An exporter without a collector.
