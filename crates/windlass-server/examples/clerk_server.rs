@@ -18,8 +18,22 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The journals of live sessions, if there are any, are beside the store.
     let live_journals = std::path::Path::new(&path).with_file_name("live");
     let store: Arc<dyn RunQueue> = Arc::new(SqliteStore::open(path)?);
-    let limits = ServerLimits { requests_per_second: 5_000, ..ServerLimits::default() };
-    let mut server = AgentServer::new([support::clerk(), support::clerk_named("bank"), support::front()])
+    let mut limits = ServerLimits { requests_per_second: 5_000, ..ServerLimits::default() };
+    if std::env::var_os("WINDLASS_CLERK_WATCHES").is_some() {
+        // Such a server drives no run itself.
+        limits.concurrent_runs = 0;
+    }
+    if std::env::var_os("WINDLASS_CLERK_BURIES").is_some() {
+        support::bury_run(&*store, "buried").await;
+    }
+    let agents = [
+        support::clerk(),
+        support::clerk_named("bank"),
+        support::front(),
+        support::banker(),
+        support::saver(),
+    ];
+    let mut server = AgentServer::new(agents)
         .store(store)
         .address(address)
         .limits(limits)

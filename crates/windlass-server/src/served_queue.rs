@@ -67,6 +67,12 @@ impl ServedQueue {
         lock_unpoisoned(&self.signals).values().any(|signal| signal.strong_count() > 0)
     }
 
+    /// Notes that some process has posted a decision for a run.
+    pub(crate) fn note_posted_decision(&self, run: &RunId) {
+        lock_unpoisoned(&self.posted_runs).insert(run.clone());
+        self.announce(run);
+    }
+
     /// Takes the runs that a decision was posted for.
     pub(crate) fn take_posted_runs(&self) -> BTreeSet<RunId> {
         std::mem::take(&mut *lock_unpoisoned(&self.posted_runs))
@@ -154,8 +160,7 @@ impl StoreWrapper for ServedQueue {
         Box::pin(async move {
             let _open = OpenWrite::begin(self);
             post.await?;
-            lock_unpoisoned(&self.posted_runs).insert(run.clone());
-            self.announce(run);
+            self.note_posted_decision(run);
             Ok(())
         })
     }

@@ -1,9 +1,10 @@
 //! Spending: the model requests of stored runs by run, agent, model and day, read from their journals.
 //!
 //! Invariant: a journal is read once for each length that it has had; the sums of a run are kept with the length. A report
-//! waits for a bounded number of journals. The others are read in the background, and are in a later report.
+//! has a bounded number of runs and waits for a bounded number of journals. The others are read in the background, and are
+//! in a later report.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -13,14 +14,14 @@ use windlass::core::id::{AgentName, RunId, Timestamp};
 use windlass::core::usage::Usage;
 use windlass::error::StoreError;
 use windlass::price::PriceList;
-use windlass::store::{RunCursor, RunQuery, Store, StoredRun};
+use windlass::store::{RunCursor, RunQuery, RunStatus, Store, StoredRun};
 
 use crate::access::{AccessRole, PersonIdentity};
 use crate::lock_unpoisoned;
 use crate::served_queue::ServedQueue;
 
-/// Number of runs whose sums are kept.
-const MAX_KEPT_RUNS: usize = 300_000;
+/// Number of runs in a report, and of runs whose sums are kept.
+pub(crate) const MAX_REPORTED_RUNS: usize = 300_000;
 /// Number of journals that one report waits for.
 const MAX_READ_RUNS: usize = 1_000;
 /// Number of lines that are read at once.
@@ -53,11 +54,51 @@ struct RunSpending {
 }
 
 /// The sums of the runs that were read.
-#[derive(Default)]
 pub(crate) struct SpendingCache {
-    runs: Mutex<HashMap<RunId, Arc<RunSpending>>>,
+    runs: Mutex<KeptRuns>,
     /// True while a task reads the journals that no report has waited for.
     is_reading: AtomicBool,
+}
+
+impl Default for SpendingCache {
+    fn default() -> Self {
+        Self { runs: Mutex::new(KeptRuns::new(MAX_REPORTED_RUNS)), is_reading: AtomicBool::new(false) }
+    }
+}
+
+/// A bounded number of runs with their sums. Those that the last report did not have make room for others.
+struct KeptRuns {
+    limit: usize,
+    /// Number of the last report.
+    report: u64,
+    /// The sums, with the number of the report that last had them.
+    by_run: HashMap<RunId, (Arc<RunSpending>, u64)>,
+}
+
+impl KeptRuns {
+    fn new(limit: usize) -> Self {
+        Self { limit, report: 0, by_run: HashMap::new() }
+    }
+
+    fn begin_report(&mut self) {
+        self.report += 1;
+    }
+
+    fn find(&mut self, run: &RunId) -> Option<Arc<RunSpending>> {
+        let (spending, used) = self.by_run.get_mut(run)?;
+        *used = self.report;
+        Some(spending.clone())
+    }
+
+    fn keep(&mut self, run: &RunId, spending: Arc<RunSpending>) {
+        if self.by_run.len() >= self.limit && !self.by_run.contains_key(run) {
+            let report = self.report;
+            self.by_run.retain(|_, (_, used)| *used == report);
+        }
+        if self.by_run.len() < self.limit || self.by_run.contains_key(run) {
+            self.by_run.insert(run.clone(), (spending, self.report));
+        }
+    }
 }
 
 /// The spending of many runs.
@@ -71,6 +112,8 @@ pub(crate) struct SpendingReport {
     pub(crate) days: BTreeMap<u64, Usage>,
     /// Number of runs that are not counted yet, because their journals are still to be read.
     pub(crate) unread_runs: usize,
+    /// Number of older runs that a report has no room for.
+    pub(crate) omitted_runs: usize,
 }
 
 #[derive(Deserialize)]
@@ -122,8 +165,8 @@ impl SpendingLine {
 }
 
 impl SpendingCache {
-    /// Reports the spending of the runs that a person may see and that were changed since a time. Runs whose journals it
-    /// does not wait for are counted, and read by a task until `stop`.
+    /// Reports the spending since a time of the runs that a person may see. Runs whose journals it does not wait for are
+    /// counted, and read by a task until `stop`.
     pub(crate) async fn report(
         self: &Arc<Self>,
         queue: &Arc<ServedQueue>,
@@ -133,10 +176,16 @@ impl SpendingCache {
         stop: &CancellationToken,
     ) -> Result<SpendingReport, StoreError> {
         let mut report = SpendingReport::default();
-        let mut read = 0;
-        let mut query = query_since(from);
-        while let Some(page) = next_page(queue, &mut query).await? {
+        let (mut read, mut count) = (0, 0);
+        lock_unpoisoned(&self.runs).begin_report();
+        let mut runs = RunsSince::new(from);
+        while let Some(page) = runs.next_page(queue).await? {
             for stored in page.iter().filter(|stored| person.may(AccessRole::View, &stored.agent)) {
+                count += 1;
+                if count > MAX_REPORTED_RUNS {
+                    report.omitted_runs += 1;
+                    continue;
+                }
                 let known = self.known_run(&stored.run, stored.record_count);
                 let spending = match known {
                     Some(known) => known,
@@ -165,16 +214,20 @@ impl SpendingCache {
         Ok(report)
     }
 
-    /// Reads the journals of all runs that were changed since a time.
+    /// Reads the journals of the runs of a report.
     async fn read_all(
         &self,
         queue: &ServedQueue,
         prices: &PriceList,
         from: Timestamp,
     ) -> Result<(), StoreError> {
-        let mut query = query_since(from);
-        while let Some(page) = next_page(queue, &mut query).await? {
+        let (mut runs, mut count) = (RunsSince::new(from), 0);
+        while let Some(page) = runs.next_page(queue).await? {
             for stored in &page {
+                count += 1;
+                if count > MAX_REPORTED_RUNS {
+                    return Ok(());
+                }
                 self.load_run(queue, prices, &stored.run, stored.record_count).await?;
             }
         }
@@ -200,7 +253,7 @@ impl SpendingCache {
 
     /// Returns the sums of a run if they are known up to this number of records.
     fn known_run(&self, run: &RunId, record_count: u64) -> Option<Arc<RunSpending>> {
-        lock_unpoisoned(&self.runs).get(run).filter(|known| known.record_count >= record_count).cloned()
+        lock_unpoisoned(&self.runs).find(run).filter(|known| known.record_count >= record_count)
     }
 
     async fn load_run(
@@ -210,7 +263,7 @@ impl SpendingCache {
         run: &RunId,
         record_count: u64,
     ) -> Result<Arc<RunSpending>, StoreError> {
-        let known = lock_unpoisoned(&self.runs).get(run).cloned();
+        let known = lock_unpoisoned(&self.runs).find(run);
         if let Some(known) = known.as_ref().filter(|known| known.record_count >= record_count) {
             return Ok(known.clone());
         }
@@ -228,11 +281,7 @@ impl SpendingCache {
             }
         }
         let spending = Arc::new(spending);
-        let mut runs = lock_unpoisoned(&self.runs);
-        if runs.len() >= MAX_KEPT_RUNS {
-            runs.clear();
-        }
-        runs.insert(run.clone(), spending.clone());
+        lock_unpoisoned(&self.runs).keep(run, spending.clone());
         Ok(spending)
     }
 }
@@ -258,16 +307,49 @@ impl RunSpending {
     }
 }
 
-fn query_since(from: Timestamp) -> RunQuery {
-    RunQuery { updated_from: Some(from), limit: PAGE_RUNS, ..RunQuery::default() }
+/// The runs that may have asked a model since a time, page by page.
+///
+/// A run that is driven may have asked at any time since its status last changed: the runs that run since an earlier time
+/// come first, and then those whose status has changed since. A run that ends between the two listings is in one of them.
+struct RunsSince {
+    query: RunQuery,
+    /// Time from which the second listing begins; `None` in the second listing.
+    from: Option<Timestamp>,
+    /// The runs of the first listing.
+    running: HashSet<RunId>,
 }
 
-/// Returns the next page of runs, and moves the query behind it; `None` after the last run.
-async fn next_page(queue: &ServedQueue, query: &mut RunQuery) -> Result<Option<Vec<StoredRun>>, StoreError> {
-    let page = queue.list_runs(query).await?;
-    let Some(last) = page.last() else { return Ok(None) };
-    query.after = Some(RunCursor::from(last));
-    Ok(Some(page))
+impl RunsSince {
+    fn new(from: Timestamp) -> Self {
+        let query = RunQuery {
+            statuses: vec![RunStatus::Running],
+            updated_before: Some(from),
+            limit: PAGE_RUNS,
+            ..RunQuery::default()
+        };
+        Self { query, from: Some(from), running: HashSet::new() }
+    }
+
+    /// Returns the next page, which may be empty; `None` after the last run.
+    async fn next_page(&mut self, queue: &ServedQueue) -> Result<Option<Vec<StoredRun>>, StoreError> {
+        let mut page = queue.list_runs(&self.query).await?;
+        if let Some(last) = page.last() {
+            self.query.after = Some(RunCursor::from(last));
+            match self.from {
+                Some(_) => self.running.extend(page.iter().map(|stored| stored.run.clone())),
+                None => page.retain(|stored| !self.running.contains(&stored.run)),
+            }
+            return Ok(Some(page));
+        }
+        let Some(from) = self.from.take() else { return Ok(None) };
+        self.query = RunQuery { updated_from: Some(from), limit: PAGE_RUNS, ..RunQuery::default() };
+        Ok(Some(Vec::new()))
+    }
+}
+
+/// Returns the weight of a usage in charts and orders: its cost, and tokens where no cost is known.
+pub(crate) fn weight(usage: &Usage) -> (u64, u64) {
+    (usage.cost_nanos, usage.total_tokens())
 }
 
 impl SpendingReport {
@@ -299,6 +381,24 @@ pub(crate) fn date_of_day(day: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kept_sums_make_room_for_those_of_the_current_report_only() {
+        let mut kept = KeptRuns::new(3);
+        let run = |name: &str| RunId::from(name);
+        kept.begin_report();
+        for name in ["a", "b", "c"] {
+            kept.keep(&run(name), Arc::default());
+        }
+        kept.begin_report();
+        assert!(kept.find(&run("b")).is_some());
+        kept.keep(&run("d"), Arc::default());
+        kept.keep(&run("e"), Arc::default());
+        // The report has three runs: a fourth is not kept, and drops none of them.
+        kept.keep(&run("f"), Arc::default());
+        let found: Vec<_> = ["a", "b", "c", "d", "e", "f"].map(|name| kept.find(&run(name)).is_some()).into();
+        assert_eq!(found, [false, true, false, true, true, false]);
+    }
 
     #[test]
     fn days_have_their_dates() {

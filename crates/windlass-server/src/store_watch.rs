@@ -1,13 +1,15 @@
 //! A watch over the open runs of the store: the calls that wait for a person, and the writes of other processes.
 //!
-//! Invariant: the journal is the truth. A run is read again when its number of records or its time has changed, and for
-//! nothing else, so that a thousand runs that wait cost one listing.
+//! Invariant: the journal is the truth. A run is read again when its number of records or its time has changed, or when a
+//! decision about it was posted by any process, and for nothing else, so that a thousand runs that wait cost one listing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::{Mutex, watch};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use windlass::core::{
@@ -26,6 +28,9 @@ use crate::served_queue::ServedQueue;
 
 /// Time after which writes of other processes are looked for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time after the last look, at which the known runs are dropped. Pages and scrapes that come more often read the changes
+/// only.
+const KEPT_DURATION: Duration = Duration::from_secs(600);
 /// Time for which changes are gathered before the runs are listed.
 const GATHER_INTERVAL: Duration = Duration::from_millis(60);
 /// Number of runs in a page of the listing.
@@ -96,6 +101,32 @@ struct WatchedRun {
     entries: Vec<Arc<PendingEntry>>,
     /// True if the run could not be read: `entries` are those of an earlier reading.
     is_outdated: bool,
+    /// Present while calls wait.
+    decisions: Option<DecisionWatch>,
+}
+
+/// A task that notes the decisions about a run that any process posts. Dropping it ends the task.
+struct DecisionWatch(AbortHandle);
+
+impl DecisionWatch {
+    /// Starts the task with a wait that began before the run was read.
+    fn start(queue: &Arc<ServedQueue>, run: &RunId, first: BoxFuture<'static, ()>) -> Self {
+        let (queue, run, mut hint) = (queue.clone(), run.clone(), first);
+        let task = tokio::spawn(async move {
+            loop {
+                hint.await;
+                hint = queue.wait_for_decision(&run);
+                queue.note_posted_decision(&run);
+            }
+        });
+        Self(task.abort_handle())
+    }
+}
+
+impl Drop for DecisionWatch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl StoreWatch {
@@ -132,11 +163,7 @@ impl StoreWatch {
                 () = tokio::time::sleep(LOOK_INTERVAL) => {}
             }
             if self.published.receiver_count() == 0 && !self.queue.has_watchers() {
-                // Whoever looks next reads everything anew.
-                self.queue.take_posted_runs();
-                let mut state = self.state.lock().await;
-                *state = WatchState::default();
-                self.publish(Vec::new());
+                self.forget_unused(&mut *self.state.lock().await);
                 continue;
             }
             changes.borrow_and_update();
@@ -149,6 +176,17 @@ impl StoreWatch {
             drop(state);
             // A large store is looked at less often.
             tokio::time::sleep((began.elapsed() * 2).min(Duration::from_secs(10))).await;
+        }
+    }
+
+    /// Drops the known runs if nobody has looked for a while. The next look reads everything anew.
+    fn forget_unused(&self, state: &mut WatchState) {
+        if state.looked_at.is_none_or(|looked| looked.elapsed() >= KEPT_DURATION) {
+            self.queue.take_posted_runs();
+            if state.looked_at.is_some() {
+                *state = WatchState::default();
+                self.publish(Vec::new());
+            }
         }
     }
 
@@ -215,25 +253,32 @@ impl StoreWatch {
             self.queue.wake_watchers(&stored.run);
             let may_be_same = known.entries.is_empty() && stored.status == RunStatus::Running;
             if may_be_same && !self.has_hold(&stored.run, known.record_count).await {
-                state.runs.insert(stored.run.clone(), WatchedRun::of(stored, Vec::new()));
+                state.runs.insert(stored.run.clone(), WatchedRun::of(stored, Vec::new(), None));
                 return false;
             }
         }
-        let entries = match self.read_entries(stored).await {
-            Ok(entries) => entries,
+        let (known_entries, decisions) =
+            state.runs.remove(&stored.run).map(|known| (known.entries, known.decisions)).unwrap_or_default();
+        let had_entries = !known_entries.is_empty();
+        // A decision that is posted after the run was read leads to a hint.
+        let hint = self.queue.wait_for_decision(&stored.run);
+        let watch =
+            || Some(decisions.unwrap_or_else(|| DecisionWatch::start(&self.queue, &stored.run, hint)));
+        let (watched, is_changed) = match self.read_entries(stored).await {
+            Ok(entries) => {
+                let has_entries = !entries.is_empty();
+                let decisions = if has_entries { watch() } else { None };
+                (WatchedRun::of(stored, entries, decisions), had_entries || has_entries)
+            }
             Err(error) => {
                 tracing::warn!(run = %stored.run, %error, "a run that may wait cannot be read");
                 // The calls that are known stay, and the run is read again with the next look.
-                let entries = known.map(|known| known.entries.clone()).unwrap_or_default();
-                let outdated = WatchedRun { is_outdated: true, ..WatchedRun::of(stored, entries) };
-                state.runs.insert(stored.run.clone(), outdated);
-                return false;
+                let watched = WatchedRun::of(stored, known_entries, watch());
+                (WatchedRun { is_outdated: true, ..watched }, false)
             }
         };
-        let had_entries = known.is_some_and(|known| !known.entries.is_empty());
-        let has_entries = !entries.is_empty();
-        state.runs.insert(stored.run.clone(), WatchedRun::of(stored, entries));
-        had_entries || has_entries
+        state.runs.insert(stored.run.clone(), watched);
+        is_changed
     }
 
     /// Returns true if a record after the known ones may hold a call.
@@ -264,9 +309,9 @@ impl StoreWatch {
 }
 
 impl WatchedRun {
-    fn of(stored: &StoredRun, entries: Vec<Arc<PendingEntry>>) -> Self {
+    fn of(stored: &StoredRun, entries: Vec<Arc<PendingEntry>>, decisions: Option<DecisionWatch>) -> Self {
         let (record_count, updated_at) = (stored.record_count, stored.updated_at);
-        Self { record_count, updated_at, entries, is_outdated: false }
+        Self { record_count, updated_at, entries, is_outdated: false, decisions }
     }
 }
 

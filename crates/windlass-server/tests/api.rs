@@ -3,12 +3,14 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use support::{TestServer, clerk};
 use windlass::core::authenticity::{MacKey, MacKeyring};
 use windlass::core::id::Timestamp;
-use windlass::fleet::{AgentOffer, NextStep, QueuedState, RunDeparture, RunSubmission, WorkRequest};
-use windlass::store::{LeaseClaim, MemoryStore, RunQuery, Store};
+use windlass::fleet::{QueuedState, RunQueue, RunSubmission};
+use windlass::store::{LeaseClaim, MemoryStore, RunQuery, SqliteStore, Store};
 use windlass_server::ServerLimits;
 
 fn decision(item: &Value, decision: Value) -> Value {
@@ -469,25 +471,8 @@ async fn a_dead_letter_is_cancelled_and_takes_no_other_order() {
     let limits = ServerLimits { concurrent_runs: 0, ..ServerLimits::default() };
     let server = TestServer::start_with(|server| server.limits(limits)).await;
     let client = server.client();
-    let (run, now) = (windlass::core::id::RunId::from("r"), Timestamp(1_000));
-    let submission = RunSubmission::new(run.clone(), "clerk", "hello");
-    server.queue.submit_run(&submission, now).await.unwrap();
-    let claim = LeaseClaim { owner: "w", now, duration: std::time::Duration::from_secs(60) };
-    server.queue.register_worker(claim).await.unwrap();
-    let offers = vec![AgentOffer { agent: "clerk".into(), build: "b".to_owned() }];
-    let request = WorkRequest { worker: "w".to_owned(), now, held: None, offers, limit: 1, only: None };
-    assert_eq!(server.queue.take_work(&request).await.unwrap().runs.len(), 1);
-    let left = RunDeparture {
-        worker: "w".to_owned(),
-        run: run.clone(),
-        lease: None,
-        status: None,
-        now,
-        signals_seen: 0,
-        orders_done: 0,
-        next: NextStep::Bury { reason: "it is damaged".to_owned() },
-    };
-    server.queue.leave_run(&left).await.unwrap();
+    let run = windlass::core::id::RunId::from("r");
+    support::bury_run(&*server.queue, "r").await;
     for (path, body) in [("/v1/runs/r/input", json!({ "input": "more" })), ("/v1/runs/r/resume", Value::Null)]
     {
         let (code, refused) = client.post(path, &body).await;
@@ -496,6 +481,34 @@ async fn a_dead_letter_is_cancelled_and_takes_no_other_order() {
     assert_eq!(client.post("/v1/runs/r/cancel", &Value::Null).await.0, 202);
     let queued = server.queue.load_queued_run(&run).await.unwrap().unwrap();
     assert_eq!(queued.state, QueuedState::Ready);
+}
+
+/// Dead letters are found among many runs, and one that is revived is driven like any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_is_found_and_revived() {
+    let folder = tempfile::tempdir().unwrap();
+    let store: Arc<dyn RunQueue> = Arc::new(SqliteStore::open(folder.path().join("store.db")).unwrap());
+    for number in 0..3 {
+        let submission = RunSubmission::new(format!("a{number}").as_str(), "clerk", "hello");
+        store.submit_run(&submission.start_at(Timestamp(4_000_000_000_000)), Timestamp(1_000)).await.unwrap();
+    }
+    support::bury_run(&*store, "r").await;
+    let server = TestServer::start_on(store, |server| server).await;
+    let client = server.client();
+    let queue = async |query: &str| {
+        let (code, fleet) = client.get(&format!("/v1/fleet?{query}")).await;
+        assert_eq!(code, 200, "{fleet}");
+        fleet["queue"].as_array().unwrap().iter().map(|one| one["run"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(queue("limit=9").await.len(), 4);
+    assert_eq!(queue("state=dead_letter&limit=1").await, [json!("r")]);
+    assert_eq!(client.get("/v1/fleet?state=other").await.0, 400);
+    let (_, page) = client.get_text("/fleet?state=dead_letter").await;
+    assert!(page.contains("data-act=\"revive\"") && !page.contains(">a0</a>"), "{page}");
+    let (code, body) = client.post("/v1/runs/r/revive", &Value::Null).await;
+    assert!((200..300).contains(&code), "{code} {body}");
+    client.wait_for("r", "finished").await;
+    assert!(queue("state=dead_letter").await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

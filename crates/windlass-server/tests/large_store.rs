@@ -6,11 +6,11 @@ mod support;
 
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::StreamExt;
 use serde_json::{Value, json};
+use support::counting_queue::CountingQueue;
 use support::{PATIENCE, TestClient, TestServer};
 use windlass::agent::Agent;
 use windlass::core::id::{RunId, Timestamp};
@@ -21,74 +21,14 @@ use windlass::core::journal::{
 };
 use windlass::core::provenance::ContentSources;
 use windlass::core::usage::Usage;
-use windlass::fleet::{QueueWrapper, RunQueue};
+use windlass::fleet::RunQueue;
 use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse, SharedModel};
-use windlass::store::{
-    LeaseClaim, RunQuery, RunStatus, SqliteStore, Store, StoreFuture, StoreWrapper, StoredRun,
-};
+use windlass::store::{LeaseClaim, RunStatus, SqliteStore, Store};
 use windlass::tool::{Tool, ToolContext, ToolError};
 use windlass_server::AgentServer;
 
 fn number_of(variable: &str, default: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-/// A queue that counts the runs and lines that are read from it.
-struct CountingQueue {
-    inner: Arc<dyn RunQueue>,
-    runs: AtomicU64,
-    lines: AtomicU64,
-}
-
-impl CountingQueue {
-    fn new(inner: Arc<dyn RunQueue>) -> Arc<Self> {
-        Arc::new(Self { inner, runs: AtomicU64::new(0), lines: AtomicU64::new(0) })
-    }
-
-    fn take_counts(&self) -> (u64, u64) {
-        (self.runs.swap(0, Ordering::SeqCst), self.lines.swap(0, Ordering::SeqCst))
-    }
-}
-
-impl StoreWrapper for CountingQueue {
-    fn inner(&self) -> &dyn Store {
-        &*self.inner
-    }
-
-    fn list_runs<'a>(&'a self, query: &'a RunQuery) -> StoreFuture<'a, Vec<StoredRun>> {
-        Box::pin(async move {
-            let runs = self.inner.list_runs(query).await?;
-            self.runs.fetch_add(runs.len() as u64, Ordering::SeqCst);
-            Ok(runs)
-        })
-    }
-
-    fn load_journal<'a>(&'a self, run: &'a RunId, from: u64) -> StoreFuture<'a, Vec<JournalLine>> {
-        Box::pin(async move {
-            let lines = self.inner.load_journal(run, from).await?;
-            self.lines.fetch_add(lines.len() as u64, Ordering::SeqCst);
-            Ok(lines)
-        })
-    }
-
-    fn load_journal_page<'a>(
-        &'a self,
-        run: &'a RunId,
-        from: u64,
-        limit: u32,
-    ) -> StoreFuture<'a, Vec<JournalLine>> {
-        Box::pin(async move {
-            let lines = self.inner.load_journal_page(run, from, limit).await?;
-            self.lines.fetch_add(lines.len() as u64, Ordering::SeqCst);
-            Ok(lines)
-        })
-    }
-}
-
-impl QueueWrapper for CountingQueue {
-    fn inner_queue(&self) -> &dyn RunQueue {
-        &*self.inner
-    }
 }
 
 /// Returns the lines of a run with one answer.
@@ -106,6 +46,7 @@ fn lines_of(run: &RunId, at: Timestamp) -> Vec<JournalLine> {
         model: Some("clerk-1".to_owned()),
         attempts: 1,
         requested_at: Some(at),
+        requested: Default::default(),
         finish_reason: None,
         active_ms: 0,
     };

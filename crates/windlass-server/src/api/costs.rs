@@ -1,5 +1,6 @@
 //! Costs: tokens and money by run, agent, model and day.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,10 +11,11 @@ use serde::{Deserialize, Serialize};
 use windlass::core::id::Timestamp;
 use windlass::core::usage::Usage;
 
+use super::runs::page_size;
 use super::{ApiError, RequestPerson, UrlQuery};
 use crate::access::PersonIdentity;
 use crate::server::{ServerState, wall_clock_now};
-use crate::spending::{SpendingReport, date_of_day};
+use crate::spending::{SpendingReport, date_of_day, weight};
 
 /// Number of days of a report, unless it is told otherwise.
 const DEFAULT_DAYS: u32 = 30;
@@ -29,6 +31,9 @@ pub(crate) struct CostQuery {
     /// Number of days up to today.
     #[schemars(range(min = 1, max = 3660))]
     pub(crate) days: Option<u32>,
+    /// Maximum number of runs that the answer names.
+    #[schemars(range(min = 1, max = 500))]
+    pub(crate) limit: Option<u32>,
 }
 
 /// Tokens and money.
@@ -78,8 +83,10 @@ pub(crate) struct CostReport {
     pub(crate) prices_source: String,
     /// Everything together.
     pub(crate) total: CostSum,
-    /// By run.
+    /// By run: those that have cost most.
     pub(crate) runs: BTreeMap<String, CostSum>,
+    /// Number of other runs in the sums, which `runs` leaves out.
+    pub(crate) more_runs: u64,
     /// By agent.
     pub(crate) agents: BTreeMap<String, CostSum>,
     /// By model.
@@ -88,6 +95,8 @@ pub(crate) struct CostReport {
     pub(crate) days: BTreeMap<String, CostSum>,
     /// Number of runs that are not counted yet: their journals are read now, and a later report has them.
     pub(crate) unread_runs: u64,
+    /// Number of older runs that are left out, because a report has a limited number of runs.
+    pub(crate) omitted_runs: u64,
 }
 
 pub(super) async fn show_costs(
@@ -95,6 +104,7 @@ pub(super) async fn show_costs(
     RequestPerson(person): RequestPerson,
     UrlQuery(asked): UrlQuery<CostQuery>,
 ) -> Result<Json<CostReport>, ApiError> {
+    let limit = page_size(asked.limit, 50)? as usize;
     let report = state.cost_report(&person, asked.days).await?;
     let sums = |sums: &BTreeMap<String, Usage>| {
         sums.iter().map(|(name, usage)| (name.clone(), CostSum::from(usage))).collect()
@@ -105,12 +115,21 @@ pub(super) async fn show_costs(
         prices_as_of: prices.as_of.clone(),
         prices_source: prices.source.clone(),
         total: CostSum::from(&report.total),
-        runs: sums(&report.runs),
+        runs: sums(&costliest_runs(&report.runs, limit)),
+        more_runs: report.runs.len().saturating_sub(limit) as u64,
         agents: sums(&report.agents),
         models: sums(&report.models),
         days: report.days.iter().map(|(day, usage)| (date_of_day(*day), usage.into())).collect(),
         unread_runs: report.unread_runs as u64,
+        omitted_runs: report.omitted_runs as u64,
     }))
+}
+
+/// Returns the runs that have cost most.
+fn costliest_runs(runs: &BTreeMap<String, Usage>, limit: usize) -> BTreeMap<String, Usage> {
+    let mut runs: Vec<_> = runs.iter().collect();
+    runs.sort_by_key(|(_, usage)| Reverse(weight(usage)));
+    runs.into_iter().take(limit).map(|(run, usage)| (run.clone(), *usage)).collect()
 }
 
 impl ServerState {

@@ -197,6 +197,7 @@ fn change_of(
                 model: None,
                 attempts: 1,
                 requested_at: None,
+                requested: Default::default(),
                 finish_reason: None,
                 active_ms: 0,
             }))
@@ -223,8 +224,9 @@ fn summary_of(paused: &PausedRun, agent: &AgentName) -> RunSummary {
         agent: agent.as_str().to_owned(),
         status: run_status(record.state()).to_owned(),
         records: journal.len() as u64,
-        created_at: journal.first().map_or(0, |one| one.at.0),
-        updated_at: journal.last().map_or(0, |one| one.at.0),
+        created_at: journal.first().map(|one| one.at.0),
+        updated_at: journal.last().map(|one| one.at.0),
+        start_at: None,
         driver: None,
     }
 }

@@ -33,7 +33,7 @@ pub(crate) use self::decisions::{DecisionBody, DecisionInput, ReviewBody, decide
 pub(crate) use self::error::{ApiError, ErrorCode, SHOULD_RETRY};
 pub(crate) use self::events::{PersonStreams, StreamPermit, stream_response};
 pub(crate) use self::extract::{BodyTimeout, JsonBody, RequestPerson, TextBody, UrlPath, UrlQuery};
-pub(crate) use self::fleet::FleetSummary;
+pub(crate) use self::fleet::{FleetSummary, queue_filter};
 pub(crate) use self::inbox::{CallLooks, InboxItem, inbox_item};
 use self::journals::ForkBody;
 use self::routes::{ApiRoute, router_of};

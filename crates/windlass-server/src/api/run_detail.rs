@@ -125,7 +125,8 @@ pub(super) async fn open_run(
     let paused = match load_paused(&*state.queue, &id).await {
         Ok(paused) => paused,
         Err(windlass::store::OpenRunError::Store(error)) if error.kind() == StoreErrorKind::RunNotFound => {
-            return Ok(Json(RunDetail::of_queued(&id, &agent, queue)));
+            let start_at = queued.and_then(|queued| queued.submission.start_at).map(|time| time.0);
+            return Ok(Json(RunDetail::of_queued(&id, &agent, start_at, queue)));
         }
         Err(error) => return Err(error.into()),
     };
@@ -134,14 +135,15 @@ pub(super) async fn open_run(
 }
 
 impl RunDetail {
-    fn of_queued(id: &RunId, agent: &AgentName, queue: Option<QueueState>) -> Self {
+    fn of_queued(id: &RunId, agent: &AgentName, start_at: Option<u64>, queue: Option<QueueState>) -> Self {
         let summary = RunSummary {
             run: id.as_str().to_owned(),
             agent: agent.as_str().to_owned(),
             status: "queued".to_owned(),
             records: 0,
-            created_at: 0,
-            updated_at: 0,
+            created_at: None,
+            updated_at: None,
+            start_at,
             driver: None,
         };
         Self {
@@ -187,8 +189,9 @@ impl RunDetail {
                 agent: agent.as_str().to_owned(),
                 status: run_status(run).to_owned(),
                 records,
-                created_at,
-                updated_at,
+                created_at: Some(created_at),
+                updated_at: Some(updated_at),
+                start_at: None,
                 driver,
             },
             current_agent: run.agent().as_str().to_owned(),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use windlass::fleet::RunSubmission;
 
 use super::live_text::{RunEndPiece, TextPiece, TextReader};
-use super::{RequestContent, read_message, request_run_id};
+use super::{OfferedTools, RequestContent, read_message, request_run_id};
 use crate::api::{ApiError, JsonBody, RequestPerson, StreamPermit, start_submission, stream_response};
 use crate::server::{ServerState, wall_clock_now};
 
@@ -28,6 +28,8 @@ pub(super) struct ChatRequest {
     #[serde(default)]
     stream: bool,
     stream_options: Option<StreamOptions>,
+    #[serde(flatten)]
+    tools: OfferedTools,
 }
 
 #[derive(Deserialize)]
@@ -49,6 +51,7 @@ pub(super) async fn complete(
     headers: HeaderMap,
     JsonBody(request): JsonBody<ChatRequest>,
 ) -> Result<Response, ApiError> {
+    request.tools.refuse()?;
     let messages = request.messages.iter().map(|one| read_message(one.role.as_deref(), &one.content));
     let input = messages.collect::<Result<Vec<_>, _>>()?;
     let content =

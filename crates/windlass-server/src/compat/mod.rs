@@ -14,9 +14,10 @@ mod responses;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use windlass::core::canonical::Digest;
 use windlass::core::id::RunId;
@@ -48,6 +49,36 @@ async fn list_models(
         .map(|(name, _)| json!({ "id": name.as_str(), "object": "model", "created": 0, "owned_by": "windlass" }))
         .collect();
     Json(json!({ "object": "list", "data": models }))
+}
+
+/// Tools that a client offers. The agent runs its own tools only, and a client that waits for calls of its tools would wait
+/// in vain.
+#[derive(Default, Deserialize)]
+struct OfferedTools {
+    #[serde(default)]
+    tools: Value,
+    #[serde(default)]
+    functions: Value,
+    #[serde(default)]
+    tool_choice: Value,
+}
+
+impl OfferedTools {
+    /// Refuses tools of the client, and a demand for calls. An empty list offers nothing.
+    fn refuse(&self) -> Result<(), ApiError> {
+        let is_offered =
+            |tools: &Value| !tools.is_null() && tools.as_array().is_none_or(|list| !list.is_empty());
+        let is_demanded =
+            !self.tool_choice.is_null() && self.tool_choice != "auto" && self.tool_choice != "none";
+        if is_offered(&self.tools) || is_offered(&self.functions) || is_demanded {
+            return Err(ApiError::new(
+                StatusCode::BAD_REQUEST,
+                "tools_not_supported",
+                "the agent runs its own tools: leave out `tools`, and a `tool_choice` other than `auto` and `none`",
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// Reads a message: its role, and its content as a text or as parts with texts.

@@ -21,7 +21,7 @@ use windlass_text::SafeText;
 
 use super::chat::read_to_end;
 use super::live_text::{RunEndPiece, TextPiece, TextReader};
-use super::{RequestContent, read_message, request_run_id};
+use super::{OfferedTools, RequestContent, read_message, request_run_id};
 use crate::access::AccessRole;
 use crate::api::{
     ApiError, JsonBody, RequestPerson, StreamPermit, UrlPath, find_viewable_run, run_blocking,
@@ -39,6 +39,8 @@ pub(super) struct ResponseRequest {
     #[serde(default)]
     background: bool,
     previous_response_id: Option<String>,
+    #[serde(flatten)]
+    tools: OfferedTools,
 }
 
 pub(super) async fn create(
@@ -47,6 +49,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     JsonBody(request): JsonBody<ResponseRequest>,
 ) -> Result<Response, ApiError> {
+    request.tools.refuse()?;
     let input = match &request.input {
         Value::String(text) => vec![Arc::new(Item::user(text.clone()))],
         Value::Array(items) => items

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
-use windlass::core::usage::Usage;
+use windlass::core::usage::{Usage, format_amount};
 use windlass::price::PriceList;
 
 use super::markup::{line, number, query_text};
 use crate::server::wall_clock_now;
-use crate::spending::{SpendingReport, date_of_day};
+use crate::spending::{MAX_REPORTED_RUNS, SpendingReport, date_of_day, weight};
 
 /// Number of rows of a table.
 const SHOWN_ROWS: usize = 50;
@@ -23,6 +23,7 @@ const DAY_MS: u64 = 86_400_000;
 
 /// Renders the costs of the last days.
 pub(super) fn costs(report: &SpendingReport, days: u32, prices: &PriceList) -> Markup {
+    let currency = prices.currency.as_str();
     html! {
         div.head { h1 { "Costs" } }
         form.filters method="get" action="/costs" {
@@ -32,31 +33,27 @@ pub(super) fn costs(report: &SpendingReport, days: u32, prices: &PriceList) -> M
         }
         section.panel {
             h2 { "Together" }
-            p { b { (cost(&report.total)) } " · " (number(report.total.input_tokens)) " tokens in, of which " (number(report.total.cached_tokens))
+            p { b { (cost(&report.total, currency)) } " · " (number(report.total.input_tokens)) " tokens in, of which " (number(report.total.cached_tokens))
                 " from a cache · " (number(report.total.output_tokens)) " out, of which " (number(report.total.reasoning_tokens)) " for reasoning · "
                 (number(report.total.requests)) " requests" }
             @if report.unread_runs > 0 { p.problem role="alert" data-live="costs" { (number(report.unread_runs as u64)) " more runs are being read. Their costs are not in these sums yet." } }
+            @if report.omitted_runs > 0 { p.problem role="alert" { "A report has the newest " (number(MAX_REPORTED_RUNS as u64)) " runs. " (number(report.omitted_runs as u64)) " older ones are left out." } }
             p.dim { "Prices in " (prices.currency) " of " (prices.as_of) ": " (prices.source) "." }
         }
-        section.panel { h2 { "By day" } @if report.days.is_empty() { p.dim { "No model was asked." } } @else { (day_chart(&report.days, days)) } }
-        (table("By model", "model", &report.models, None))
-        (table("By agent", "agent", &report.agents, Some("/runs?agent=")))
-        (table("By run", "run", &report.runs, Some("/runs/")))
+        section.panel { h2 { "By day" } @if report.days.is_empty() { p.dim { "No model was asked." } } @else { (day_chart(&report.days, days, currency)) } }
+        (table("By model", "model", &report.models, None, currency))
+        (table("By agent", "agent", &report.agents, Some("/runs?agent="), currency))
+        (table("By run", "run", &report.runs, Some("/runs/"), currency))
     }
 }
 
 /// Describes a cost. What is unknown is said to be unknown.
-fn cost(usage: &Usage) -> String {
-    usage.describe_cost().unwrap_or_else(|| "no cost".to_owned())
-}
-
-/// Returns the weight of a usage in charts and orders: its cost, and tokens where no cost is known.
-fn weight(usage: &Usage) -> (u64, u64) {
-    (usage.cost_nanos, usage.total_tokens())
+fn cost(usage: &Usage, currency: &str) -> String {
+    usage.describe_cost(currency).unwrap_or_else(|| "no cost".to_owned())
 }
 
 /// Draws the chosen days up to today, those without a request too.
-fn day_chart(days: &BTreeMap<u64, Usage>, chosen: u32) -> Markup {
+fn day_chart(days: &BTreeMap<u64, Usage>, chosen: u32, currency: &str) -> Markup {
     let today = wall_clock_now().0 / DAY_MS;
     let last = days.keys().next_back().copied().unwrap_or(today).max(today);
     let asked = last.saturating_sub(u64::from(chosen.saturating_sub(1)));
@@ -68,7 +65,7 @@ fn day_chart(days: &BTreeMap<u64, Usage>, chosen: u32) -> Markup {
     let width = (last - first + 1) as f64 * day_width;
     let gap = day_width / 8.0;
     let most_text = match has_cost {
-        true => format!("${:.4}", most as f64 / 1e9),
+        true => format_amount(most, currency),
         false => format!("{} tokens", number(most)),
     };
     let label = format!(
@@ -83,7 +80,7 @@ fn day_chart(days: &BTreeMap<u64, Usage>, chosen: u32) -> Markup {
                 @for (day, usage) in days {
                     @let height = (value(usage) as f64 / most as f64 * (CHART_HEIGHT - 2.0)).max(1.0);
                     rect.bar x=((day - first) as f64 * day_width + gap) y=(CHART_HEIGHT - height) width=(day_width - 2.0 * gap) height=(height) {
-                        title { (date_of_day(*day)) ": " (cost(usage)) ", " (number(usage.total_tokens())) " tokens" }
+                        title { (date_of_day(*day)) ": " (cost(usage, currency)) ", " (number(usage.total_tokens())) " tokens" }
                     }
                 }
                 line.axis x1="0" x2=(width) y1=(CHART_HEIGHT) y2=(CHART_HEIGHT) {}
@@ -93,13 +90,19 @@ fn day_chart(days: &BTreeMap<u64, Usage>, chosen: u32) -> Markup {
         table.list {
             thead { tr { th scope="col" { "day" } th.num scope="col" { "tokens" } th scope="col" { "cost" } } }
             tbody { @for (day, usage) in days.iter().rev().take(SHOWN_ROWS) {
-                tr { td.mono { (date_of_day(*day)) } td.num { (number(usage.total_tokens())) } td { (cost(usage)) } }
+                tr { td.mono { (date_of_day(*day)) } td.num { (number(usage.total_tokens())) } td { (cost(usage, currency)) } }
             } }
         }
     }
 }
 
-fn table(title: &str, column: &str, sums: &BTreeMap<String, Usage>, link: Option<&str>) -> Markup {
+fn table(
+    title: &str,
+    column: &str,
+    sums: &BTreeMap<String, Usage>,
+    link: Option<&str>,
+    currency: &str,
+) -> Markup {
     let mut rows: Vec<(&String, &Usage)> = sums.iter().collect();
     rows.sort_by_key(|(_, usage)| std::cmp::Reverse(weight(usage)));
     let most = rows.iter().map(|(_, usage)| weight(usage)).max().unwrap_or((0, 0));
@@ -118,7 +121,7 @@ fn table(title: &str, column: &str, sums: &BTreeMap<String, Usage>, link: Option
                     tbody { @for (name, usage) in rows.iter().take(SHOWN_ROWS) {
                         tr {
                             td { @if let Some(link) = link { a href={ (link) (query_text(name)) } { (line(name)) } } @else { (line(name)) } }
-                            td { (cost(usage)) }
+                            td { (cost(usage, currency)) }
                             td.num { (number(usage.input_tokens)) }
                             td.num { (number(usage.cached_tokens)) }
                             td.num { (number(usage.output_tokens)) }

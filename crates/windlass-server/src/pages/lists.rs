@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 use windlass::core::inspect::{RunDiff, StepLine};
 use windlass::core::usage::Usage;
+use windlass::fleet::QueueFilter;
 
 use super::markup::{line, number, query_text, status_tone, status_word, time};
 use crate::access::{AccessRole, PersonIdentity};
@@ -17,6 +18,7 @@ pub(super) fn runs(
     agents: &AgentCatalogue,
     person: &PersonIdentity,
     live_page: Option<&str>,
+    currency: &str,
 ) -> Markup {
     let may = |role| agents.agents().map(|(name, _)| name).filter(move |name| person.may(role, name));
     let status = asked.status.as_deref().unwrap_or_default();
@@ -41,10 +43,10 @@ pub(super) fn runs(
         }
         form.filters method="get" action="/runs" role="search" {
             label for="f-search" { "Search" }
-            input #f-search name="search" type="search" value=(asked.search.as_deref().unwrap_or_default()) placeholder="part of an id";
+            input #f-search name="search" type="search" value=(asked.search.as_deref().unwrap_or_default()) placeholder="part of an id or an agent";
             label for="f-status" { "State" }
             select #f-status name="status" {
-                @for (value, name) in [("", "any"), ("paused", "waits"), ("running", "running"), ("finished", "finished"), ("failed", "failed"), ("cancelled", "cancelled")] {
+                @for (value, name) in [("", "any"), ("paused", "waits"), ("running", "running"), ("queued", "queued"), ("finished", "finished"), ("failed", "failed"), ("cancelled", "cancelled")] {
                     option value=(value) selected[status == value] { (name) }
                 }
             }
@@ -56,7 +58,8 @@ pub(super) fn runs(
             button { "Filter" }
         }
         section.panel data-live="runs" {
-            @if page.runs.is_empty() { p.dim { "No run matches." } } @else {
+            @if page.runs.is_empty() && page.next.is_some() { p.dim { "No run matches among those that were looked at. There are older ones." } }
+            @else if page.runs.is_empty() { p.dim { "No run matches." } } @else {
                 div.wide tabindex="0" role="region" aria-label="Runs" { table.list.runs {
                     thead { tr { th scope="col" { "state" } th scope="col" { "run" } th scope="col" { "agent" } th scope="col" { "began" } th scope="col" { "changed" } th.num scope="col" { "records" } th.num scope="col" { "tokens" } th.num scope="col" { "cost" } } }
                     tbody {
@@ -65,11 +68,15 @@ pub(super) fn runs(
                                 td.state { span class={ "status " (status_tone(&run.status)) } { (status_word(&run.status)) } }
                                 td.name { a.mono href={ "/runs/" (query_text(&run.run)) } { (line(&run.run)) } }
                                 td { (line(&run.agent)) }
-                                td.more { (time(run.created_at)) }
-                                td { (time(run.updated_at)) }
+                                td.more { @match (run.created_at, run.start_at) {
+                                    (Some(created), _) => (time(created)),
+                                    (None, Some(start)) => { "from " (time(start)) },
+                                    (None, None) => "not yet",
+                                } }
+                                td { @if let Some(updated) = run.updated_at { (time(updated)) } @else { "–" } }
                                 td.num.more { (number(run.records)) }
                                 td.num.more { (number(usage.total_tokens())) }
-                                td.num { (usage.describe_cost().unwrap_or_else(|| "–".to_owned())) }
+                                td.num { (usage.describe_cost(currency).unwrap_or_else(|| "–".to_owned())) }
                             }
                         }
                     }
@@ -78,18 +85,45 @@ pub(super) fn runs(
         }
         @if let Some(next) = &page.next {
             nav.pager aria-label="Pages" {
-                a rel="next" href={ "/runs?after=" (query_text(next)) "&status=" (query_text(status)) "&agent=" (query_text(agent))
-                    "&search=" (query_text(asked.search.as_deref().unwrap_or_default())) } { "Older runs" }
+                a rel="next" href={ "/runs?" (next_page_query(asked, next)) } { "Older runs" }
             }
         }
     }
+}
+
+/// Writes the query of the next page, with every filter of this one.
+fn next_page_query(asked: &RunListQuery, next: &str) -> String {
+    let RunListQuery { status, agent, session, search, updated_from, updated_before, after: _, limit } =
+        asked;
+    let number = |number: Option<u64>| number.map(|number| number.to_string());
+    let fields = [
+        ("after", Some(next.to_owned())),
+        ("status", status.clone()),
+        ("agent", agent.clone()),
+        ("session", session.clone()),
+        ("search", search.clone()),
+        ("updated_from", number(*updated_from)),
+        ("updated_before", number(*updated_before)),
+        ("limit", number(limit.map(u64::from))),
+    ];
+    let given = fields.iter().filter_map(|(name, value)| {
+        let value = value.as_ref().filter(|value| !value.is_empty())?;
+        Some(format!("{name}={}", query_text(value)))
+    });
+    given.collect::<Vec<_>>().join("&")
 }
 
 /// Number of runs of the queue on a page.
 pub(super) const PAGE_QUEUED: u32 = 200;
 
 /// Renders the workers and a page of the queue.
-pub(super) fn fleet(fleet: &FleetSummary, agents: &AgentCatalogue, person: &PersonIdentity) -> Markup {
+pub(super) fn fleet(
+    fleet: &FleetSummary,
+    filter: QueueFilter,
+    agents: &AgentCatalogue,
+    person: &PersonIdentity,
+) -> Markup {
+    let state = if filter == QueueFilter::DeadLetters { "dead_letter" } else { "" };
     html! {
         div.head { h1 { "Fleet" } }
         section.panel {
@@ -109,6 +143,14 @@ pub(super) fn fleet(fleet: &FleetSummary, agents: &AgentCatalogue, person: &Pers
         }
         section.panel {
             h2 { "Queue" }
+            form.filters method="get" action="/fleet" {
+                label for="q-state" { "State" }
+                select #q-state name="state" {
+                    option value="" selected[state.is_empty()] { "any" }
+                    option value="dead_letter" selected[!state.is_empty()] { "dead letters" }
+                }
+                button { "Filter" }
+            }
             @if fleet.queue.is_empty() {
                 p.dim { @if fleet.next.is_some() { "There is nothing that you may view on this page." } @else { "Nothing is queued." } }
             } @else {
@@ -127,7 +169,7 @@ pub(super) fn fleet(fleet: &FleetSummary, agents: &AgentCatalogue, person: &Pers
                 } }
             }
             @if let Some(next) = &fleet.next {
-                nav.pager aria-label="Pages" { a rel="next" href={ "/fleet?after=" (query_text(next)) } { "More of the queue" } }
+                nav.pager aria-label="Pages" { a rel="next" href={ "/fleet?after=" (query_text(next)) @if !state.is_empty() { "&state=" (state) } } { "More of the queue" } }
             }
         }
     }

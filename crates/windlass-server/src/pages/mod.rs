@@ -38,7 +38,7 @@ use self::run::{RunView, run_page};
 use crate::access::{AccessRole, PersonIdentity, RequestEvidence};
 use crate::api::{
     ApiError, RequestPerson, RunListQuery, TextBody, UrlPath, UrlQuery, find_viewable_run, list_runs_page,
-    run_blocking,
+    queue_filter, run_blocking,
 };
 use crate::lock_unpoisoned;
 use crate::login_sessions::LOGIN_DURATION;
@@ -170,7 +170,8 @@ async fn show_runs(
     let usages = state.spending.usage_of_runs(&state.queue, &state.prices, listed).await;
     let usages = usages.map_err(ApiError::from)?;
     let live_page = state.live_journals.as_ref().map(|_| "/live");
-    let content = lists::runs(&asked, &page, &usages, &state.catalogue, &person, live_page);
+    let content =
+        lists::runs(&asked, &page, &usages, &state.catalogue, &person, live_page, &state.prices.currency);
     framed(&state, &person, "Runs", "/runs", &content).await
 }
 
@@ -207,7 +208,7 @@ async fn show_run(
     let driver = state.queue.load_lease(&id).await.map_err(ApiError::from)?.map(|lease| lease.owner);
     let queued = state.queue.load_queued_run(&id).await.map_err(ApiError::from)?;
     let obstacle = queued.and_then(|queued| state.catalogue.find_obstacle(&queued));
-    let (shown, name) = (run.clone(), person.name.clone());
+    let (shown, name, prices) = (run.clone(), person.name.clone(), state.prices.clone());
     // A long journal is read, replayed and rendered without holding up other requests.
     let content = run_blocking(move || {
         let records = paused.record().read_journal().map_err(ApiError::from)?;
@@ -219,6 +220,7 @@ async fn show_run(
             page: asked.page,
             pending: &pending,
             person: &name,
+            prices: &prices,
             is_stored: true,
             driver,
             obstacle,
@@ -285,6 +287,8 @@ async fn show_costs(
 struct FleetPageQuery {
     /// Run after which the page of the queue begins.
     after: Option<String>,
+    /// State of the runs in the queue.
+    state: Option<String>,
 }
 
 async fn show_fleet(
@@ -293,8 +297,10 @@ async fn show_fleet(
     UrlQuery(asked): UrlQuery<FleetPageQuery>,
 ) -> Result<Html<String>, PageError> {
     let after = asked.after.as_deref().map(RunId::from);
-    let fleet = state.fleet_page(&person, after, lists::PAGE_QUEUED).await?;
-    framed(&state, &person, "Fleet", "/fleet", &lists::fleet(&fleet, &state.catalogue, &person)).await
+    let filter = queue_filter(asked.state.as_deref())?;
+    let fleet = state.fleet_page(&person, filter, after, lists::PAGE_QUEUED).await?;
+    let content = lists::fleet(&fleet, filter, &state.catalogue, &person);
+    framed(&state, &person, "Fleet", "/fleet", &content).await
 }
 
 async fn show_look(
@@ -362,7 +368,7 @@ async fn show_upload(
         Some(windlass::core::journal::JournalEntry::RunStarted(started)) => started.run.as_str().to_owned(),
         _ => key.clone(),
     };
-    let (shown, name) = (id.clone(), person.name.clone());
+    let (shown, name, prices) = (id.clone(), person.name.clone(), state.prices.clone());
     let content = run_blocking(move || {
         let view = RunView {
             id: &shown,
@@ -372,6 +378,7 @@ async fn show_upload(
             page: asked.page,
             pending: &[],
             person: &name,
+            prices: &prices,
             is_stored: false,
             driver: None,
             obstacle: None,

@@ -9,6 +9,7 @@ use windlass::core::{
     journal::{GuardrailOutcome, GuardrailStage, JournalEntry, JournalRecord},
     run::Run,
 };
+use windlass::price::PriceList;
 use windlass_text::format_utc_time;
 
 use super::inbox::{argument_table, card};
@@ -37,6 +38,8 @@ pub(super) struct RunView<'a> {
     /// The calls that wait now. Empty for a run from a file and for a run that is shown as it was.
     pub(super) pending: &'a [InboxItem],
     pub(super) person: &'a str,
+    /// Prices of the requests whose cost the journal does not have.
+    pub(super) prices: &'a PriceList,
     pub(super) is_stored: bool,
     pub(super) driver: Option<String>,
     /// The reason for which no worker takes the run, if there is one.
@@ -119,6 +122,9 @@ fn facts(view: &RunView<'_>, shown: &[JournalRecord], rows: &[RunRow], state: Op
         if usage == Default::default() {
             usage.requests = 0;
         }
+        if let JournalEntry::ModelResponded(responded) = &record.entry {
+            view.prices.complete_usage(&mut usage, responded.model.as_deref());
+        }
         sum.add(&usage);
         sum
     });
@@ -132,7 +138,7 @@ fn facts(view: &RunView<'_>, shown: &[JournalRecord], rows: &[RunRow], state: Op
             div { dt { "calls" } dd { (number(calls as u64)) @if failed > 0 { span.bad { " · " (failed) " failed" } } } }
             div { dt { "tokens" } dd { (number(usage.input_tokens)) " in, " (number(usage.output_tokens)) " out"
                 @if usage.unknown_requests > 0 { span.dim { " + " (usage.unknown_requests) " unknown" } } } }
-            div { dt { "cost" } dd { (usage.describe_cost().unwrap_or_else(|| "none".to_owned())) } }
+            div { dt { "cost" } dd { (usage.describe_cost(&view.prices.currency).unwrap_or_else(|| "none".to_owned())) } }
             div { dt { "journal" } dd { (number(view.records.len() as u64)) " records" } }
             @if let Some(session) = state.and_then(|state| state.session()) { div { dt { "session" } dd { (line(session.as_str())) } } }
             @if let Some(driver) = &view.driver { div { dt { "driven by" } dd.mono { (line(driver)) } } }

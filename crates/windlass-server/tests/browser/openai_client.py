@@ -5,7 +5,7 @@ import threading
 import time
 import urllib.request
 
-from openai import APITimeoutError, NotFoundError, OpenAI, UnprocessableEntityError
+from openai import APITimeoutError, BadRequestError, NotFoundError, OpenAI, UnprocessableEntityError
 
 base = sys.argv[1]
 client = OpenAI(base_url=base + "/v1", api_key="none")
@@ -81,4 +81,19 @@ try:
     raise AssertionError("an unknown model was accepted")
 except NotFoundError as error:
     assert "no agent" in str(error)
+# The agent calls its own tools; the client gets the answer after them.
+asked = [{"role": "user", "content": "fail please"}]
+worked = client.chat.completions.create(model="clerk", messages=asked)
+assert worked.choices[0].message.content == "Done after 2 outputs.", worked
+chunks = client.chat.completions.create(model="clerk", messages=asked, stream=True)
+texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+assert "".join(texts) == "Done after 2 outputs.", texts
+# Tools of the client are refused, and not ignored.
+tools = [{"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}]
+for stream in (False, True):
+    try:
+        client.chat.completions.create(model="clerk", messages=asked, tools=tools, stream=stream)
+        raise AssertionError("tools of the client were accepted")
+    except BadRequestError as error:
+        assert error.code == "tools_not_supported", error
 print("all seen")

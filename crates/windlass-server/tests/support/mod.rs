@@ -1,6 +1,8 @@
 //! A server in the process of the test, its agents, and a small client.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
+pub mod counting_queue;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,13 +13,14 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use windlass::agent::Agent;
+use windlass::core::id::Timestamp;
 use windlass::core::item::{Item, Message, Role};
 use windlass::core::tool::ToolEffect;
 use windlass::core::usage::Usage;
-use windlass::fleet::RunQueue;
+use windlass::fleet::{AgentOffer, NextStep, RunDeparture, RunQueue, RunSubmission, WorkRequest};
 use windlass::guardrail::{GuardrailVerdict, OutputGuardrail};
 use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse};
-use windlass::store::SqliteStore;
+use windlass::store::{LeaseClaim, SqliteStore};
 use windlass::tool::{CallEvidence, ImagePart, Tool, ToolContext, ToolError};
 use windlass_server::{AccessPolicy, AgentServer, ServerStop};
 
@@ -84,6 +87,7 @@ impl Model for ClerkModel {
                 "ask_clerk",
                 json!({ "input": "pay Pilots" }).to_string(),
             ))],
+            ("wire", 0) => vec![Arc::new(Item::call(format!("wire-{turn}"), "wire", "{}"))],
             ("click", 0) => vec![Arc::new(Item::call(format!("click-{turn}"), "click", "{}"))],
             ("ask", 0) => vec![Arc::new(Item::call(format!("ask-{turn}"), "choose_colour", "{}"))],
             ("many", done) if done < 60 => (0..20)
@@ -203,6 +207,53 @@ pub fn clerk_named(name: &str) -> Agent {
         .instructions("Pay what is due.")
         .model(windlass::model::SharedModel::new(ClerkModel))
         .tools(vec![read, pay, choose, write, post, broken, click])
+}
+
+/// An agent whose transfers never return while `WINDLASS_CLERK_HANGS` is set, so that they are in doubt in the next process.
+pub fn banker() -> Agent {
+    let wire = Tool::dynamic(
+        "wire",
+        "Transfers money.",
+        json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false }),
+        |_: ToolContext, _: Value| async {
+            if std::env::var_os("WINDLASS_CLERK_HANGS").is_some() {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, ToolError>("wired by the bank")
+        },
+    );
+    Agent::new("banker").model(windlass::model::SharedModel::new(ClerkModel)).tool(wire)
+}
+
+/// An agent that may ask its model once, and then asks a person.
+pub fn saver() -> Agent {
+    let budget = windlass::core::budget::SpendingBudget::new().requests(1).ask_person();
+    clerk_named("saver").budget(budget)
+}
+
+/// Submits a run, and leaves it as a dead letter.
+pub async fn bury_run(queue: &dyn RunQueue, run: &str) {
+    let (run, now) = (windlass::core::id::RunId::from(run), Timestamp(1_000));
+    queue.submit_run(&RunSubmission::new(run.clone(), "clerk", "hello"), now).await.unwrap();
+    let claim = LeaseClaim { owner: "gravedigger", now, duration: Duration::from_secs(60) };
+    queue.register_worker(claim).await.unwrap();
+    let offers = vec![AgentOffer { agent: "clerk".into(), build: "b".to_owned() }];
+    let worker = "gravedigger".to_owned();
+    let request =
+        WorkRequest { worker: worker.clone(), now, held: None, offers, limit: 1, only: Some(run.clone()) };
+    assert_eq!(queue.take_work(&request).await.unwrap().runs.len(), 1);
+    let left = RunDeparture {
+        worker: worker.clone(),
+        run: run.clone(),
+        lease: None,
+        status: None,
+        now,
+        signals_seen: 0,
+        orders_done: 0,
+        next: NextStep::Bury { reason: "it is damaged".to_owned() },
+    };
+    queue.leave_run(&left).await.unwrap();
+    queue.retire_worker(&worker, None).await.unwrap();
 }
 
 /// An agent that calls the clerk as a tool.
