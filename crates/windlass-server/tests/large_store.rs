@@ -1,5 +1,6 @@
-//! Many runs, and a run with many calls: the work for a page does not grow with them. The tests are small by default;
-//! `WINDLASS_LARGE_RUNS` and `WINDLASS_LARGE_CALLS` set the numbers, for example 100000 and 10000.
+//! Many runs, many runs that wait, and a run with many calls: the work for a page does not grow with them. The tests are
+//! small by default; `WINDLASS_LARGE_RUNS`, `WINDLASS_LARGE_OPEN` and `WINDLASS_LARGE_CALLS` set the numbers, for example
+//! 100000, 20000 and 10000.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -17,7 +18,7 @@ use windlass::core::id::{RunId, Timestamp};
 use windlass::core::item::Item;
 use windlass::core::journal::{
     HashChain, JournalEntry, JournalLine, JournalRecord, ModelResponded, RunFinished, RunStarted,
-    ToolUsePolicyKind, authenticate_records,
+    ToolUsePolicyKind, authenticate_records, decode_lines,
 };
 use windlass::core::provenance::ContentSources;
 use windlass::core::usage::Usage;
@@ -25,7 +26,7 @@ use windlass::fleet::RunQueue;
 use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse, SharedModel};
 use windlass::store::{LeaseClaim, RunStatus, SqliteStore, Store};
 use windlass::tool::{Tool, ToolContext, ToolError};
-use windlass_server::AgentServer;
+use windlass_server::{AgentServer, ServerLimits};
 
 fn number_of(variable: &str, default: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -139,6 +140,52 @@ async fn pages_read_the_same_with_few_and_with_many_runs() {
     queue.take_counts();
     read_page(&client, "/costs").await;
     assert_eq!(queue.take_counts().1, 0, "a journal that has not changed is not read again");
+}
+
+/// Stores a copy of a run that waits, under another id.
+async fn store_copy(queue: &Arc<dyn RunQueue>, records: &[JournalRecord], number: usize) {
+    let run = RunId::from(format!("open-{number:06}"));
+    let mut records = records.to_vec();
+    if let JournalEntry::RunStarted(started) = &mut records[0].entry {
+        started.run = run.clone();
+    }
+    let lines = authenticate_records(HashChain::default(), &run, &mut records, None);
+    let now = records[0].at;
+    let claim = LeaseClaim { owner: "filler", now, duration: Duration::from_secs(60) };
+    let lease = queue.create_run(&run, &"clerk".into(), claim, lines).await.unwrap();
+    queue.set_status(&lease, RunStatus::Paused, now).await.unwrap();
+    queue.release_lease(&lease).await.unwrap();
+}
+
+/// `WINDLASS_LARGE_OPEN` sets the number of runs that wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_inbox_of_many_runs_reads_each_of_them_once() {
+    let count = number_of("WINDLASS_LARGE_OPEN", 300);
+    let folder = tempfile::tempdir().unwrap();
+    let store: Arc<dyn RunQueue> = Arc::new(SqliteStore::open(folder.path().join("store.db")).unwrap());
+    let first = TestServer::start_on(store.clone(), |server| server).await;
+    first.client().start_until("first", "pay Ropeworks", "paused").await;
+    drop(first.stop().await);
+    let lines = store.load_journal(&"first".into(), 0).await.unwrap();
+    let records = decode_lines(&lines).unwrap();
+    let copies = futures_util::stream::iter(1..count).map(|number| store_copy(&store, &records, number));
+    copies.buffer_unordered(256).collect::<Vec<()>>().await;
+    let queue = CountingQueue::new(store);
+    let limits = ServerLimits { concurrent_runs: 0, ..ServerLimits::default() };
+    let server = TestServer::start_on(queue.clone(), |server| server.limits(limits)).await;
+    let client = server.client();
+    let total = async || client.get("/v1/inbox?limit=1").await.1["total"].clone();
+    let began = Instant::now();
+    assert_eq!(total().await, json!(count));
+    let _ = writeln!(std::io::stderr(), "{count} open runs: first look in {:?}", began.elapsed());
+    // The watch looks once a second. The second look is after its next one.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    queue.take_counts();
+    let began = Instant::now();
+    assert_eq!(total().await, json!(count));
+    assert_eq!(client.get_text("/metrics").await.0, 200);
+    let _ = writeln!(std::io::stderr(), "{count} open runs: later look and metrics in {:?}", began.elapsed());
+    assert_eq!(queue.take_counts().1, 0, "runs that have not changed were read again");
 }
 
 /// A model that makes as many calls as it is asked for, in five answers.

@@ -96,8 +96,17 @@ async fn two_servers_on_one_database_serve_the_same_runs() {
             ("/costs", "clerk-1"),
             ("/fleet", "held"),
         ] {
-            let (code, page) = client.get_text(path).await;
-            assert!(code == 200 && page.contains(text), "{path}: {code} {page}");
+            // The inbox looks for the writes of other processes once a second.
+            let deadline = tokio::time::Instant::now() + PATIENCE;
+            loop {
+                let (code, page) = client.get_text(path).await;
+                assert_eq!(code, 200, "{path}: {page}");
+                if page.contains(text) {
+                    break;
+                }
+                assert!(tokio::time::Instant::now() < deadline, "{path}: {page}");
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
         }
     }
     let (_, verified) = other.get("/v1/runs/r1/verify").await;
@@ -107,6 +116,7 @@ async fn two_servers_on_one_database_serve_the_same_runs() {
     drop(driving.stop().await);
     let third = TestServer::start_on(connect().await, without_worker).await;
     let item = third.client().get("/v1/inbox").await.1["calls"][0].clone();
+    assert_eq!(item["run"], "held");
     assert_eq!(other.get("/v1/inbox").await.1["calls"][0]["posted"], Value::Null);
     assert_eq!(third.client().post("/v1/runs/held/decisions", &decision(&item)).await.0, 200);
     let deadline = tokio::time::Instant::now() + PATIENCE;

@@ -100,9 +100,9 @@ try {
   await until("one page says that the other looks at the call", async () => (await api("/v1/inbox")).calls[0].looking.length > 0);
 
   // Transfers that are under way when the process is killed.
-  for (const run of ["happened", "not-executed", "unknown"]) await api("/v1/runs", { run, agent: "banker", input: "wire" });
+  for (const run of ["wire-done", "wire-undone", "wire-lost"]) await api("/v1/runs", { run, agent: "banker", input: "wire" });
   await until("the transfers have started", async () => {
-    const runs = await Promise.all(["happened", "not-executed", "unknown"].map(run => api(`/v1/runs/${run}/records?limit=500`)));
+    const runs = await Promise.all(["wire-done", "wire-undone", "wire-lost"].map(run => api(`/v1/runs/${run}/records?limit=500`)));
     return runs.every(one => JSON.stringify(one).includes("call_started"));
   });
 
@@ -127,20 +127,24 @@ try {
 
   // The three answers for calls in doubt.
   const doubt = run => watcher.locator(".ask", { hasText: run });
+  const scrollTo = run => doubt(run).locator(".do").first().scrollIntoViewIfNeeded();
+  await watcher.bringToFront();
   await until("each transfer is in doubt", async () => (await api("/v1/inbox?limit=100")).calls.filter(one => one.reason === "in_doubt").length === 3);
   await until("the inbox asks about each of them", async () => await watcher.locator(".ask", { hasText: "wire" }).count() === 3);
   if (process.env.WINDLASS_SCREENSHOTS) await watcher.screenshot({ path: join(process.env.WINDLASS_SCREENSHOTS, "doubts.png"), fullPage: true });
   await checkAccessibility(watcher, "an inbox with calls in doubt");
-  await doubt("happened").getByText("It happened…").click();
-  await doubt("happened").getByLabel("Its result, for the model").fill("the bank says so");
-  await doubt("happened").getByRole("button", { name: "It happened, with this result" }).click();
-  await until("the given result is the output", async () => JSON.stringify(await api("/v1/runs/happened/state")).includes("the bank says so"));
-  await until("the call can be run again", () => doubt("not-executed").getByRole("button", { name: "It did not: run it" }).isEnabled());
-  await doubt("not-executed").getByRole("button", { name: "It did not: run it" }).click();
-  await until("the call was executed again", async () => JSON.stringify(await api("/v1/runs/not-executed/state")).includes("wired by the bank"));
-  await until("the last one can be answered", () => doubt("unknown").getByRole("button", { name: /Nobody knows/ }).isEnabled());
-  await doubt("unknown").getByRole("button", { name: /Nobody knows/ }).click();
-  await until("the model goes on without knowing", async () => (await api("/v1/runs/unknown")).status === "finished");
+  await doubt("wire-done").getByText("It happened…").click();
+  await doubt("wire-done").getByLabel("Its result, for the model").fill("the bank says so");
+  await doubt("wire-done").getByRole("button", { name: "It happened, with this result" }).click();
+  await until("the given result is the output", async () => JSON.stringify(await api("/v1/runs/wire-done/state")).includes("the bank says so"));
+  await scrollTo("wire-undone");
+  await until("the call can be run again", () => doubt("wire-undone").getByRole("button", { name: "It did not: run it" }).isEnabled());
+  await doubt("wire-undone").getByRole("button", { name: "It did not: run it" }).click();
+  await until("the call was executed again", async () => JSON.stringify(await api("/v1/runs/wire-undone/state")).includes("wired by the bank"));
+  await scrollTo("wire-lost");
+  await until("the last one can be answered", () => doubt("wire-lost").getByRole("button", { name: /Nobody knows/ }).isEnabled());
+  await doubt("wire-lost").getByRole("button", { name: /Nobody knows/ }).click();
+  await until("the model goes on without knowing", async () => (await api("/v1/runs/wire-lost")).status === "finished");
   await until("only the payment waits", async () => await watcher.locator(".ask").count() === 1);
 
   // By keyboard alone.
