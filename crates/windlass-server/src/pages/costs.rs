@@ -16,6 +16,8 @@ const SHOWN_ROWS: usize = 50;
 const CHART_HEIGHT: f64 = 120.0;
 /// Width of the chart in the units of its view box.
 const CHART_WIDTH: f64 = 900.0;
+/// Number of days that fit into the width of the page. More are scrolled.
+const MAX_FITTED_DAYS: u64 = 366;
 /// Widest and narrowest bar of a day.
 const DAY_WIDTHS: (f64, f64) = (2.0, 60.0);
 /// Milliseconds of a day.
@@ -76,7 +78,7 @@ fn day_chart(days: &BTreeMap<u64, Usage>, chosen: u32, currency: &str) -> Markup
     );
     html! {
         div.wide tabindex="0" role="region" aria-label="Costs by day" {
-            svg.chart viewBox={ "0 0 " (width) " " (CHART_HEIGHT) } height=(CHART_HEIGHT) role="img" aria-label=(label) preserveAspectRatio="xMinYMax meet" {
+            svg.chart.days[last - first < MAX_FITTED_DAYS] viewBox={ "0 0 " (width) " " (CHART_HEIGHT) } width=(width) height=(CHART_HEIGHT) role="img" aria-label=(label) preserveAspectRatio="none" {
                 @for (day, usage) in days {
                     @let height = (value(usage) as f64 / most as f64 * (CHART_HEIGHT - 2.0)).max(1.0);
                     rect.bar x=((day - first) as f64 * day_width + gap) y=(CHART_HEIGHT - height) width=(day_width - 2.0 * gap) height=(height) {
