@@ -151,9 +151,11 @@ class CostReport(TypedDict):
     currency: str  # Currency of the price list.
     days: dict[str, CostSum]  # By day, as `2026-11-17`.
     models: dict[str, CostSum]  # By model.
+    more_runs: int  # Number of other runs in the sums, which `runs` leaves out.
+    omitted_runs: int  # Number of older runs that are left out, because a report has a limited number of runs.
     prices_as_of: str  # Date of the price list.
     prices_source: str  # Source of the price list.
-    runs: dict[str, CostSum]  # By run.
+    runs: dict[str, CostSum]  # By run: those that have cost most.
     total: CostSum  # Everything together.
     unread_runs: int  # Number of runs that are not counted yet: their journals are read now, and a later report has them.
 
@@ -460,7 +462,7 @@ class RunDetail(TypedDict):
 
     agent: str  # Agent that the run started with.
     cost: NotRequired[float | None]  # Cost in currency units, of the requests whose cost is known; absent if it is known of none.
-    created_at: int  # Time of creation in milliseconds since 1970.
+    created_at: NotRequired[int | None]  # Time of creation in milliseconds since 1970; absent for a run that is queued.
     current_agent: str  # The agent that is current.
     driver: NotRequired[str | None]  # Owner of the lease, if somebody drives the run.
     failure: NotRequired[str | None]  # Reason of a failed run.
@@ -470,10 +472,11 @@ class RunDetail(TypedDict):
     records: int  # Number of records in the journal.
     run: str  # Id of the run.
     session: NotRequired[str | None]  # Session of the run.
+    start_at: NotRequired[int | None]  # Time before which a queued run does not start, in milliseconds since 1970.
     status: Literal["queued", "running", "paused", "finished", "failed", "cancelled"]  # `queued`, `running`, `paused`, `finished`, `failed` or `cancelled`.
     turns: int  # Number of turns.
     unpriced_requests: int  # Model requests whose cost is unknown.
-    updated_at: int  # Time of the last change of the status in milliseconds since 1970.
+    updated_at: NotRequired[int | None]  # Time of the last change of the status in milliseconds since 1970; absent for a run that is queued.
     usage: Any  # Usage of models, with nested agents.
 
 
@@ -481,7 +484,7 @@ class RunPage(TypedDict):
     """A page of runs."""
 
     next: NotRequired[str | None]  # Cursor of the next page; absent on the last one.
-    runs: list[RunSummary]  # The runs, newest first.
+    runs: list[RunSummary]  # The runs: first those that are queued, by their ids, and then the others, newest first.
 
 
 class RunStart(TypedDict):
@@ -510,12 +513,13 @@ class RunSummary(TypedDict):
     """A run in a list."""
 
     agent: str  # Agent that the run started with.
-    created_at: int  # Time of creation in milliseconds since 1970.
+    created_at: NotRequired[int | None]  # Time of creation in milliseconds since 1970; absent for a run that is queued.
     driver: NotRequired[str | None]  # Owner of the lease, if somebody drives the run.
     records: int  # Number of records in the journal.
     run: str  # Id of the run.
+    start_at: NotRequired[int | None]  # Time before which a queued run does not start, in milliseconds since 1970.
     status: Literal["queued", "running", "paused", "finished", "failed", "cancelled"]  # `queued`, `running`, `paused`, `finished`, `failed` or `cancelled`.
-    updated_at: int  # Time of the last change of the status in milliseconds since 1970.
+    updated_at: NotRequired[int | None]  # Time of the last change of the status in milliseconds since 1970; absent for a run that is queued.
 
 
 class SessionItems(TypedDict):
@@ -591,13 +595,13 @@ class WindlassApi(ApiConnection):
         """Lists the agents of the server with their tools."""
         return cast("AgentPage", self._json("GET", f"/v1/agents", {}))
 
-    def show_costs(self, *, days: int | None = None) -> CostReport:
+    def show_costs(self, *, days: int | None = None, limit: int | None = None) -> CostReport:
         """Shows tokens and money by run, agent, model and day."""
-        return cast("CostReport", self._json("GET", f"/v1/costs", {"days": days}))
+        return cast("CostReport", self._json("GET", f"/v1/costs", {"days": days, "limit": limit}))
 
-    def show_fleet(self, *, after: str | None = None, limit: int | None = None) -> FleetSummary:
+    def show_fleet(self, *, after: str | None = None, limit: int | None = None, state: str | None = None) -> FleetSummary:
         """Shows the workers and the queue."""
-        return cast("FleetSummary", self._json("GET", f"/v1/fleet", {"after": after, "limit": limit}))
+        return cast("FleetSummary", self._json("GET", f"/v1/fleet", {"after": after, "limit": limit, "state": state}))
 
     def list_inbox(self, *, limit: int | None = None, skip: int | None = None) -> InboxPage:
         """Lists the calls that wait for a person, oldest first."""

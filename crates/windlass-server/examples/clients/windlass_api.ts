@@ -160,11 +160,15 @@ export interface CostReport {
   days: Record<string, CostSum>;
   /** By model. */
   models: Record<string, CostSum>;
+  /** Number of other runs in the sums, which `runs` leaves out. */
+  more_runs: number;
+  /** Number of older runs that are left out, because a report has a limited number of runs. */
+  omitted_runs: number;
   /** Date of the price list. */
   prices_as_of: string;
   /** Source of the price list. */
   prices_source: string;
-  /** By run. */
+  /** By run: those that have cost most. */
   runs: Record<string, CostSum>;
   /** Everything together. */
   total: CostSum;
@@ -517,8 +521,8 @@ export interface RunDetail {
   agent: string;
   /** Cost in currency units, of the requests whose cost is known; absent if it is known of none. */
   cost?: number | null;
-  /** Time of creation in milliseconds since 1970. */
-  created_at: number;
+  /** Time of creation in milliseconds since 1970; absent for a run that is queued. */
+  created_at?: number | null;
   /** The agent that is current. */
   current_agent: string;
   /** Owner of the lease, if somebody drives the run. */
@@ -537,14 +541,16 @@ export interface RunDetail {
   run: string;
   /** Session of the run. */
   session?: string | null;
+  /** Time before which a queued run does not start, in milliseconds since 1970. */
+  start_at?: number | null;
   /** `queued`, `running`, `paused`, `finished`, `failed` or `cancelled`. */
   status: "queued" | "running" | "paused" | "finished" | "failed" | "cancelled";
   /** Number of turns. */
   turns: number;
   /** Model requests whose cost is unknown. */
   unpriced_requests: number;
-  /** Time of the last change of the status in milliseconds since 1970. */
-  updated_at: number;
+  /** Time of the last change of the status in milliseconds since 1970; absent for a run that is queued. */
+  updated_at?: number | null;
   /** Usage of models, with nested agents. */
   usage: unknown;
 }
@@ -553,7 +559,7 @@ export interface RunDetail {
 export interface RunPage {
   /** Cursor of the next page; absent on the last one. */
   next?: string | null;
-  /** The runs, newest first. */
+  /** The runs: first those that are queued, by their ids, and then the others, newest first. */
   runs: Array<RunSummary>;
 }
 
@@ -593,18 +599,20 @@ export interface RunStateView {
 export interface RunSummary {
   /** Agent that the run started with. */
   agent: string;
-  /** Time of creation in milliseconds since 1970. */
-  created_at: number;
+  /** Time of creation in milliseconds since 1970; absent for a run that is queued. */
+  created_at?: number | null;
   /** Owner of the lease, if somebody drives the run. */
   driver?: string | null;
   /** Number of records in the journal. */
   records: number;
   /** Id of the run. */
   run: string;
+  /** Time before which a queued run does not start, in milliseconds since 1970. */
+  start_at?: number | null;
   /** `queued`, `running`, `paused`, `finished`, `failed` or `cancelled`. */
   status: "queued" | "running" | "paused" | "finished" | "failed" | "cancelled";
-  /** Time of the last change of the status in milliseconds since 1970. */
-  updated_at: number;
+  /** Time of the last change of the status in milliseconds since 1970; absent for a run that is queued. */
+  updated_at?: number | null;
 }
 
 /** A page of the items of a session. */
@@ -696,12 +704,12 @@ export class WindlassApi extends ApiConnection {
   }
 
   /** Shows tokens and money by run, agent, model and day. */
-  showCosts(query: { days?: number } = {}): Promise<CostReport> {
+  showCosts(query: { days?: number; limit?: number } = {}): Promise<CostReport> {
     return this.json("GET", `/v1/costs`, query);
   }
 
   /** Shows the workers and the queue. */
-  showFleet(query: { after?: string; limit?: number } = {}): Promise<FleetSummary> {
+  showFleet(query: { after?: string; limit?: number; state?: string } = {}): Promise<FleetSummary> {
     return this.json("GET", `/v1/fleet`, query);
   }
 

@@ -54,7 +54,7 @@ pub(crate) struct QueueQuery {
     /// Run after which the page begins.
     pub(crate) after: Option<String>,
     /// State of the runs: `dead_letter` for those that no worker takes; every state if absent.
-    #[schemars(extend("enum" = ["dead_letter"]))]
+    #[schemars(regex(pattern = r"^(dead_letter)?$"))]
     pub(crate) state: Option<String>,
     /// Maximum number of runs.
     #[schemars(range(min = 1, max = 500))]
