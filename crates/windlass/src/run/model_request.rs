@@ -155,7 +155,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             let policy = &self.config.model_retry;
             let wait = policy.delay_after(attempts, error.retry_advice(), chance);
             let left = policy
-                .delay_of_left_run(error.retry_advice())
+                .delay_of_left_run(error.retry_advice(), self.config.store.is_some())
                 .filter(|_| wait.is_none());
             let delay = wait.or(left);
             let failed = ModelRequestFailed {
