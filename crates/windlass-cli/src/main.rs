@@ -16,6 +16,7 @@ mod panic_report;
 mod project;
 mod project_keys;
 mod run_driver;
+mod shell_words;
 mod store_place;
 #[cfg(feature = "talk")]
 mod talk;

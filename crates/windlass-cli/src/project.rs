@@ -16,6 +16,7 @@ use crate::project_keys::{
     ENCRYPTION_KEY_FILE_VARIABLE, KEY_FILE_VARIABLE, StoreKeySource, ensure_outside_folder,
     read_encryption_keys,
 };
+use crate::shell_words::shell_path;
 use crate::store_place::{self, ProjectStore, StorePlace, StoreTrust};
 use crate::terminal::Terminal;
 
@@ -89,7 +90,7 @@ impl CliProject {
         if Self::from_args(args)?.store_place != project.store_place {
             let here = std::env::current_dir()?;
             let shown = project.folder.strip_prefix(&here).unwrap_or(&project.folder);
-            term.set_command_prefix(format!("windlass -C {}", shown.display()));
+            term.set_command_prefix(format!("windlass -C {}", shell_path(shown)));
         }
         Ok(project)
     }

@@ -147,3 +147,33 @@ fn the_trace_of_a_stored_run_is_sent_to_a_collector() {
     assert!(request.starts_with("POST /v1/traces"), "{request}");
     assert!(request.contains("list_files"), "{request}");
 }
+
+/// The conversation of a run is compacted as its agent file says.
+#[test]
+fn the_context_of_the_agent_file_compacts_a_run() {
+    let read = |number: u32| {
+        format!(
+            "[[answer]]\n[[answer.call]]\nid = \"c{number}\"\ntool = \"read_file\"\narguments = {{ path = \"page-{number}.txt\" }}\n"
+        )
+    };
+    let script: String =
+        (1..=4).map(read).chain(["[[answer]]\ntext = \"All are read.\"\n".to_owned()]).collect();
+    let context = "tools = [\"read\"]\n[context]\nwindow = 6000\nkeep_newest = 1\nsummary_model = \"scripted:summary.toml\"\n\
+                   pinned_texts = [\"ticket 7\"]\n";
+    let run = |extra: &str| {
+        let project = TestProject::new(&format!("{context}{extra}"), &script);
+        std::fs::write(project.file("summary.toml"), "[[answer]]\ntext = \"Pages were read.\"\n".repeat(20))
+            .expect("it can be written");
+        for number in 1..=4 {
+            let page = format!("page {number}: {}", "lorem ipsum ".repeat(300));
+            std::fs::write(project.file(&format!("page-{number}.txt")), page).expect("it can be written");
+        }
+        let ran = project.run_windlass(&["run", ".", "Read all.", "--run-id", "one"]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        project.run_windlass(&["show", "one", "--journal"]).stdout
+    };
+    let journal = run("");
+    assert!(journal.contains("compacted"), "{journal}");
+    let journal = run("compaction = false\n");
+    assert!(!journal.contains("compacted"), "{journal}");
+}

@@ -528,13 +528,22 @@ fn a_hint_works_from_the_folder_where_it_is_read() {
     let project = project_with_calls(SHELL, &[("c1", "run_command", command(&["true"]))], "Done.");
     let above = project.folder().parent().expect("it is in a folder").join("elsewhere");
     std::fs::create_dir(&above).expect("it can be made");
-    let agent = project.folder().to_string_lossy().into_owned();
-    let ran = windlass_command(&above, &["run", &agent, "Go.", "--run-id", "one"]).output().expect("it runs");
-    let hint = String::from_utf8_lossy(&ran.stderr).into_owned();
-    let start = hint.find("`windlass -C ").expect("the hint names the folder") + "`windlass ".len();
-    let words: Vec<&str> = hint[start..].split('`').next().expect("it ends").split(' ').collect();
-    let ran = windlass_command(&above, &words).output().expect("it runs");
-    assert_eq!(ran.status.code(), Some(3), "it waits again: {}", String::from_utf8_lossy(&ran.stderr));
+    std::os::unix::fs::symlink(project.folder(), above.join("My Agent")).expect("it can be made");
+    let absolute = project.folder().to_string_lossy().into_owned();
+    for (agent, run) in [(absolute.as_str(), "one"), ("My Agent", "two")] {
+        let ran =
+            windlass_command(&above, &["run", agent, "Go.", "--run-id", run]).output().expect("it runs");
+        let hint = String::from_utf8_lossy(&ran.stderr).into_owned();
+        let start = hint.find("`windlass -C ").expect("the hint names the folder") + "`windlass ".len();
+        let command = hint[start..].split('`').next().expect("it ends");
+        // A shell splits the command into its words.
+        let split = format!("printf '%s\\n' {command}");
+        let split = std::process::Command::new("sh").args(["-c", &split]).output().expect("a shell");
+        let words = String::from_utf8_lossy(&split.stdout).into_owned();
+        let ran = windlass_command(&above, &words.lines().collect::<Vec<_>>()).output().expect("it runs");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(3), "`{command}` waits again: {said}");
+    }
 }
 
 proptest! {

@@ -151,7 +151,7 @@ async fn an_agent_file_names_its_own_server_with_settings() {
     let file = format!(
         "model = \"lab:qwen\"\n[providers.lab]\nbase_url = \"{}?tenant=7\"\napi = \"chat\"\nkey_variable = \"LAB_KEY\"\n\
          headers = {{ x-team = \"env:TEAM\" }}\n[settings]\nseed = 7\nstop = [\"END\"]\n[settings.extra]\ntop_k = 3\n\
-         [limits]\ncontext_window = 32000\n",
+         [context]\nwindow = 32000\nsummary_model = \"lab:small\"\npinned_texts = [\"ticket\"]\n",
         provider.base_url()
     );
     let project = TestProject::new("", "");

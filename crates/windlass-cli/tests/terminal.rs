@@ -161,6 +161,31 @@ fn a_payment_that_was_changed_in_the_demo_is_reported_as_it_was() {
     assert!(shown.contains("48 euros went to Ropeworks"), "{shown}");
 }
 
+/// The amount stays large, so that the payment is interrupted.
+#[test]
+fn the_demo_tells_the_truth_about_a_large_payment_that_was_changed() {
+    for (change, told) in [
+        ("s/Ropeworks/Mallory/", "has taken the money: 480 euros to Mallory"),
+        ("s/R-1931/H-204/", "three calls, three payments: each exactly once"),
+    ] {
+        let place = DemoPlace::new();
+        let editor = format!("sed -i {change}");
+        let mut screen =
+            PtyScreen::start_with(place.folder(), 80, 200, &["demo"], &[("EDITOR", editor.as_str())]);
+        screen.wait_for_question("Allow it?");
+        screen.type_keys("e\n");
+        screen.wait_for_question("Allow it with these arguments?");
+        screen.type_keys("y\n");
+        screen.wait_for("Press Enter to resume the run.");
+        screen.type_keys("\n");
+        let (status, shown) = screen.wait_for_exit();
+        assert!(status.success(), "{shown}");
+        assert!(shown.contains(told), "{shown}");
+        assert!(!shown.contains("please report this"), "{shown}");
+        assert!(!shown.contains("All three invoices are paid"), "{shown}");
+    }
+}
+
 #[test]
 fn a_chat_shows_the_change_and_makes_it_after_a_yes() {
     let project = TestProject::new("tools = [\"files\"]", NOTES_SCRIPT);

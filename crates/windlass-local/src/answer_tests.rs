@@ -123,7 +123,7 @@ fn a_forced_choice_leaves_no_other() {
 #[test]
 fn a_typed_answer_has_its_shape() {
     let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] });
-    let output = OutputSchema { name: "count".to_owned(), schema };
+    let output = OutputSchema { name: "count".to_owned(), schema, is_strict: true };
     let shape = schema_for(None, Some(&output));
     assert!(is_valid(&shape, json!({ "answer": { "n": 3 } })));
     assert!(!is_valid(&shape, json!({ "answer": "three" })));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
-use windlass::core::item::Item;
+use windlass::core::item::{Item, Role};
 use windlass::core::usage::Usage;
 use windlass::model::{
     DeltaSink, FinishReason, LengthLimitPolicy, Model, ModelError, ModelErrorKind, ModelRequest,
@@ -155,6 +155,7 @@ impl Model for LocalModel {
     ) -> Result<ModelResponse, ModelError> {
         let settings = request.settings;
         check_settings(settings)?;
+        check_media(&request)?;
         let stop = Arc::new(AtomicBool::new(false));
         let _guard = StopOnDrop(stop.clone());
         let longest = settings.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
@@ -172,7 +173,9 @@ impl Model for LocalModel {
         let (sender, mut pieces) = mpsc::channel::<String>(64);
         let is_watched = deltas.is_watched();
         let engine = self.engine.clone();
-        let stop_texts = settings.stop.clone().unwrap_or_default();
+        let mut stop_texts = settings.stop.clone().unwrap_or_default();
+        // An empty text is found everywhere, and is no place to stop at.
+        stop_texts.retain(|stop| !stop.is_empty());
         let writing = in_background(move || {
             let mut stopped_at = None;
             let mut shown = 0;
@@ -242,6 +245,22 @@ async fn in_background<T: Send + 'static>(
         };
         ModelError::new(error.to_string()).with_kind(kind)
     })
+}
+
+/// Checks that the messages of the user are texts.
+fn check_media(request: &ModelRequest<'_>) -> Result<(), ModelError> {
+    let messages = request.input.iter().filter_map(|item| match &**item {
+        Item::Message(message) if message.role != Role::Assistant => Some(message),
+        _ => None,
+    });
+    let kind = messages.flat_map(|message| &message.content).find_map(prompt::media_kind);
+    match kind {
+        Some(kind) => {
+            let text = format!("a local model reads texts only, and the input has {kind}");
+            Err(ModelError::new(text).with_kind(ModelErrorKind::InvalidRequest))
+        }
+        None => Ok(()),
+    }
 }
 
 fn check_settings(settings: &ModelSettings) -> Result<(), ModelError> {

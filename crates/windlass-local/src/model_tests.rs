@@ -149,6 +149,10 @@ async fn a_response_ends_at_its_limit_or_at_a_stop_text() {
     assert_eq!(stopped.details.stop_sequence, Some(stop.clone()));
     let Item::Message(message) = &*stopped.items[0] else { panic!("a message") };
     assert_eq!(Some(message.text().as_str()), text.split(&stop).next());
+    // An empty text is at every place, and at none.
+    let empty = ModelSettings { stop: Some(vec![String::new(), stop.clone()]), ..stopping.clone() };
+    let again = respond(&model, &empty, "Say something.").await.expect("stopped");
+    assert_eq!((&again.details.stop_sequence, &again.items), (&Some(stop), &stopped.items));
 }
 
 #[tokio::test]
@@ -183,4 +187,35 @@ async fn requests_wait_for_their_turn_and_can_give_up() {
     drop(turn);
     let settings = ModelSettings { on_length_limit: Some(LengthLimitPolicy::KeepText), ..respond_settings() };
     respond(&model, &settings, "two").await.expect("its turn came");
+}
+
+/// Images and files of the user are refused before anything is computed; a note stands for those of a tool.
+#[tokio::test]
+async fn media_that_a_local_model_cannot_read_are_refused_by_name() {
+    use windlass::core::item::{ContentPart, MediaSource, Message};
+    let model = tiny(LoadOptions::default());
+    for (part, kind) in [
+        (ContentPart::Image(MediaSource::default()), "an image"),
+        (ContentPart::File(MediaSource::default()), "a file"),
+    ] {
+        let content = vec![ContentPart::text("Look:"), part];
+        let message = Message { role: Role::User, content, item_id: None, sources: Default::default() };
+        let input = [Arc::new(Item::Message(message))];
+        let request = ModelRequest {
+            agent: &"guide".into(),
+            turn: 1,
+            instructions: None,
+            input: &input,
+            tools: &[],
+            handoffs: &[],
+            settings: &ModelSettings::default(),
+            output_schema: None,
+            previous_response_id: None,
+            conversation_id: None,
+            deferred_tools: &[],
+        };
+        let error = model.respond(request, &DeltaSink::discarding()).await.expect_err("it reads texts");
+        assert_eq!(error.kind(), ModelErrorKind::InvalidRequest);
+        assert!(error.to_string().contains(kind), "{error}");
+    }
 }

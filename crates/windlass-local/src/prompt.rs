@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use windlass::core::item::{Item, Role};
+use windlass::core::item::{ContentPart, Item, OutputContent, Role};
 use windlass::model::{ModelRequest, ToolDefinition, ToolKind};
 
 /// A chat message of the prompt.
@@ -53,7 +53,7 @@ pub fn prompt_messages(request: &ModelRequest<'_>) -> Vec<PromptMessage> {
             }
             Item::Output(output) => {
                 let name = names.get(&output.call).map_or("the tool", |name| &**name);
-                lines.push(PromptMessage::new("user", result_text(name, &output.content.text())));
+                lines.push(PromptMessage::new("user", result_text(name, &output_text(&output.content))));
             }
             Item::Handoff(handoff) => {
                 lines.push(PromptMessage::new("user", result_text("the handoff", &handoff.output_text())));
@@ -63,6 +63,24 @@ pub fn prompt_messages(request: &ModelRequest<'_>) -> Vec<PromptMessage> {
         }
     }
     lines
+}
+
+/// Returns the text of an output. A note stands for each part that is no text, so that the model knows of it.
+fn output_text(content: &OutputContent) -> String {
+    let OutputContent::Parts(parts) = content else { return content.text().into_owned() };
+    let notes =
+        parts.iter().filter_map(media_kind).map(|kind| format!("[{kind}, which this model cannot read]"));
+    let text = Some(content.text().into_owned()).filter(|text| !text.is_empty());
+    text.into_iter().chain(notes).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the kind of a part that is an image or a file.
+pub(crate) fn media_kind(part: &ContentPart) -> Option<&'static str> {
+    match part {
+        ContentPart::Image(_) => Some("an image"),
+        ContentPart::File(_) => Some("a file"),
+        _ => None,
+    }
 }
 
 /// Iterates over the tools and handoffs that the model may call. It supports only functions.

@@ -99,10 +99,26 @@ fn the_schema_of_a_typed_answer_is_shown() {
         "type": "object",
         "properties": { "celsius": { "type": "number", "description": "Degrees outside." } },
     });
-    let output = OutputSchema { name: "weather".to_owned(), schema: schema.clone() };
+    let output = OutputSchema { name: "weather".to_owned(), schema: schema.clone(), is_strict: true };
     for tools in [vec![], vec![weather_tool()]] {
         let messages = messages_with(&tools, &[Item::user("How warm is it?")], Some(&output));
         assert!(messages[0].text.contains(&schema.to_string()), "{}", messages[0].text);
         assert!(!messages[0].text.contains("what you say"), "{}", messages[0].text);
     }
+}
+
+#[test]
+fn a_note_stands_for_an_image_in_the_output_of_a_tool() {
+    use windlass::core::item::MediaSource;
+    let parts = vec![ContentPart::text("Seen:"), ContentPart::Image(MediaSource::default())];
+    let output = Item::Output(CallOutput {
+        call: "c1".into(),
+        content: OutputContent::Parts(parts),
+        status: OutputStatus::Ok,
+        sources: Default::default(),
+    });
+    let lines =
+        messages_for(&[weather_tool()], &[Item::user("Look."), Item::call("c1", "weather", "{}"), output]);
+    let last = &lines.last().expect("a message").text;
+    assert!(last.contains("Seen:") && last.contains("an image, which this model cannot read"), "{last}");
 }

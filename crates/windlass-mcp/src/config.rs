@@ -168,6 +168,8 @@ pub struct McpServerConfig {
     pub(crate) name: Arc<str>,
     pub(crate) transport: McpTransport,
     pub(crate) trust: ServerTrust,
+    /// True if the model searches for the tools instead of reading all of them.
+    pub(crate) has_deferred_tools: bool,
     pub(crate) era: Option<ProtocolEra>,
     pub(crate) connect_timeout: Duration,
     pub(crate) call_timeout: Duration,
@@ -260,6 +262,7 @@ impl McpServerConfig {
             name,
             transport,
             trust: ServerTrust::Untrusted,
+            has_deferred_tools: false,
             era: None,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             call_timeout: DEFAULT_CALL_TIMEOUT,
@@ -340,6 +343,14 @@ impl McpServerConfig {
     #[must_use]
     pub fn trusted(mut self) -> Self {
         self.trust = ServerTrust::Trusted;
+        self
+    }
+
+    /// Defers the server's tools: a model with hundreds of tools searches for those that it needs
+    /// ([`Tool::deferred`](windlass::tool::Tool::deferred)).
+    #[must_use]
+    pub fn deferred_tools(mut self) -> Self {
+        self.has_deferred_tools = true;
         self
     }
 

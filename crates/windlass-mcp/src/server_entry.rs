@@ -25,6 +25,7 @@ pub struct McpServerEntry {
     transport: Option<HttpTransportName>,
     oauth: Option<OAuthEntry>,
     trusted: bool,
+    deferred: bool,
     allow: Vec<String>,
     include: Option<Vec<String>>,
     exclude: Vec<String>,
@@ -154,6 +155,9 @@ impl McpServerEntry {
         }
         if self.trusted {
             config = config.trusted();
+        }
+        if self.deferred {
+            config = config.deferred_tools();
         }
         if let Some(era) = self.era {
             config = config.era(match era {

@@ -270,6 +270,7 @@ impl<C: Send + Sync + 'static> McpTools<C> {
             timeout = timeout.saturating_add(authorisation_allowance(config.connect_timeout));
         }
         let tool = tool.timeout(timeout);
+        let tool = if config.has_deferred_tools { tool.deferred() } else { tool };
         self.approve_for.get(&*info.server).unwrap_or(&self.approve).apply_to(tool, info, trust)
     }
 }

@@ -541,7 +541,8 @@ impl ProviderEndpoint {
             head.status,
             self.describe_failure(&reported, kind, model)
         );
-        self.build_error(kind, text, head).with_retry_advice(advice)
+        let window = reported.named_window().filter(|_| kind == ModelErrorKind::ContextLengthExceeded);
+        self.build_error(kind, text, head).with_retry_advice(advice).with_context_window(window)
     }
 
     /// Returns the error for a response that broke off, is unreadable or incomplete, or reports a failure.
@@ -552,7 +553,7 @@ impl ProviderEndpoint {
         model: &str,
         replay: ReplaySafety,
     ) -> ModelError {
-        let (mut partial, mut retry_delay) = (None, None);
+        let (mut partial, mut retry_delay, mut window) = (None, None, None);
         let (kind, text, usage) = match error {
             ResponseError::Transport(error) => return self.transport_error(&error, head, replay),
             ResponseError::InvalidResponse(why) => {
@@ -562,6 +563,7 @@ impl ProviderEndpoint {
             ResponseError::ReportedByProvider(reported) => {
                 let kind = reported.error_kind(None);
                 retry_delay = reported.retry_delay;
+                window = reported.named_window().filter(|_| kind == ModelErrorKind::ContextLengthExceeded);
                 (
                     kind,
                     format!("{} failed{}", self.provider, self.describe_failure(&reported, kind, model)),
@@ -594,6 +596,7 @@ impl ProviderEndpoint {
         self.build_error(kind, text, head)
             .with_retry_advice(retry::delay_retry(advice, retry_delay))
             .with_usage(usage)
+            .with_context_window(window)
             .with_partial_response(partial)
     }
 

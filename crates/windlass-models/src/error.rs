@@ -89,6 +89,8 @@ pub struct ProviderError {
     /// The HTTP status that the body names as its code. A gateway names that of the server behind it, in a response of its
     /// own that has the status 200.
     pub status: Option<u16>,
+    /// Size of the context window in tokens, if the body has it in a field of its own. llama.cpp sends it there.
+    pub context_window: Option<u64>,
 }
 
 impl ProviderError {
@@ -133,7 +135,15 @@ impl ProviderError {
             None => None,
         };
         let status = status.filter(|status| (400..=599).contains(status));
-        Self { code: code.to_owned(), message: shorten_message(&message), usage: None, retry_delay, status }
+        let context_window = error.get("n_ctx").and_then(Value::as_u64);
+        Self {
+            code: code.to_owned(),
+            message: shorten_message(&message),
+            usage: None,
+            retry_delay,
+            status,
+            context_window,
+        }
     }
 
     /// Classifies the failure by the HTTP status of the response, if it is an error, else by the one that the body names, by
@@ -163,6 +173,8 @@ impl ProviderError {
                 "exceed context limit",
                 // xAI.
                 "maximum prompt length",
+                // Together and Text Generation Inference, of the input together with the maximum of output tokens.
+                "`max_new_tokens` must be",
             ]);
         let is_filtered =
             code.contains("content_filter") || code.contains("content_policy") || code == "bio_policy";
@@ -190,7 +202,8 @@ impl ProviderError {
             (Some(400 | 413 | 422) | None, _) if is_too_long => ModelErrorKind::ContextLengthExceeded,
             (_, "model_not_found") => ModelErrorKind::ModelNotFound,
             (Some(404), _) | (_, "not_found_error") if says(&["model"]) => ModelErrorKind::ModelNotFound,
-            (Some(409), _) => ModelErrorKind::ServerError,
+            // A conflict, a model that failed behind Bedrock, and a request that came too early.
+            (Some(409 | 424 | 425), _) => ModelErrorKind::ServerError,
             (Some(501 | 505), _) => ModelErrorKind::InvalidRequest,
             (Some(500..=599), "invalid_request_error" | "not_supported_error") => {
                 ModelErrorKind::InvalidRequest
@@ -206,6 +219,39 @@ impl ProviderError {
             _ => ModelErrorKind::Other,
         }
     }
+}
+
+impl ProviderError {
+    /// Returns the size of the context window that a refusal names, in tokens.
+    pub(crate) fn named_window(&self) -> Option<u64> {
+        if self.context_window.is_some() {
+            return self.context_window;
+        }
+        let words = self.message.to_ascii_lowercase();
+        let after = |prefix: &str| parse_number(&words[words.find(prefix)? + prefix.len()..]);
+        let named = WINDOW_PREFIXES.iter().find_map(|prefix| after(prefix));
+        // "prompt is too long: 213462 tokens > 200000 maximum"
+        named.or_else(|| after(" > ")).filter(|tokens| *tokens > 0)
+    }
+}
+
+/// The words in front of the size of the context window, in the refusals of the providers.
+const WINDOW_PREFIXES: [&str; 8] = [
+    "maximum context length is ",
+    "maximum context length of ",
+    "maximum prompt length is ",
+    "maximum number of tokens allowed (",
+    "context size (",
+    "context size of ",
+    "context window of ",
+    "must be <= ",
+];
+
+/// Parses the number at the start of a text, which may have separators of thousands.
+fn parse_number(text: &str) -> Option<u64> {
+    let is_part = |c: char| c.is_ascii_digit() || c == ',' || c == '_';
+    let end = text.find(|c| !is_part(c)).unwrap_or(text.len());
+    text[..end].replace([',', '_'], "").parse().ok()
 }
 
 /// Maximum length of a provider's message in an error, in bytes.

@@ -2,7 +2,8 @@
 
 use windlass::core::usage::Usage;
 use windlass::model::{
-    DeltaSink, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, SharedModel, ToolDefinition,
+    DeltaSink, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, ModelSettings, SharedModel,
+    ToolDefinition,
 };
 
 /// The kinds of failure after which the next model is used, unless the policy sets its own.
@@ -103,6 +104,11 @@ impl Model for FallbackModel {
     /// Returns the smallest window that is known, because any of the models may get the request.
     fn context_window(&self) -> Option<u64> {
         self.models.iter().filter_map(SharedModel::context_window).min()
+    }
+
+    /// Returns the largest maximum of output tokens, because any of the models may get the request.
+    fn max_output_tokens(&self, settings: &ModelSettings) -> Option<u64> {
+        self.models.iter().filter_map(|model| model.max_output_tokens(settings)).max()
     }
 
     /// Returns the name of the first model, which gets every request first.

@@ -10,7 +10,9 @@ use std::fmt;
 use hyper::header::HeaderMap;
 use windlass::core::id::CallId;
 use windlass::core::usage::Usage;
-use windlass::model::{DeltaSink, ModelError, ModelRequest, ModelResponse, ToolDefinition, ToolKind};
+use windlass::model::{
+    DeltaSink, ModelError, ModelRequest, ModelResponse, ModelSettings, ToolDefinition, ToolKind,
+};
 use windlass_net::{ReplaySafety, TransportError};
 
 use crate::sse::SseEvent;
@@ -52,6 +54,12 @@ pub trait ModelProtocol: fmt::Debug + Send + Sync + 'static {
             ToolKind::Function => Ok(()),
             _ => Err(format!("the protocol `{}` has only functions", self.name())),
         }
+    }
+
+    /// Returns the maximum of output tokens that a request with these settings asks for: see
+    /// [`Model::max_output_tokens`](windlass::model::Model::max_output_tokens).
+    fn max_output_tokens(&self, settings: &ModelSettings) -> Option<u64> {
+        settings.max_tokens
     }
 
     /// Returns true if the next request names a conversation that the provider stores: see

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use windlass::core::item::Item;
 use windlass::core::usage::Usage;
 use windlass::model::{
-    DeltaSink, FinishReason, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, ToolDefinition,
+    DeltaSink, FinishReason, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, ModelSettings,
+    ToolDefinition,
 };
 
 use crate::StreamingMode;
@@ -177,6 +178,10 @@ impl<P: ModelProtocol> Model for ProviderModel<P> {
 
     fn context_window(&self) -> Option<u64> {
         self.context_window
+    }
+
+    fn max_output_tokens(&self, settings: &ModelSettings) -> Option<u64> {
+        self.protocol.max_output_tokens(settings)
     }
 
     fn name(&self) -> Option<&str> {

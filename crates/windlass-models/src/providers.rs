@@ -146,6 +146,7 @@ const GROQ: ChatDialect = ChatDialect {
 const OPENROUTER: ChatDialect = ChatDialect {
     token_limit: TokenLimitField::MaxTokens,
     cache_points: ChatCachePoints::AnthropicModels,
+    has_file_urls: true,
     unsupported_settings: &["safety_identifier", "prompt_cache_key", "prompt_cache_retention", "store"],
     ..ChatDialect::PLAIN
 };

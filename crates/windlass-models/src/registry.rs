@@ -3,16 +3,20 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Deserialize;
 use windlass::model::SharedModel;
 
 use crate::anthropic::{MessagesProtocol, anthropic_version_header};
 use crate::api_key::ApiKey;
-use crate::endpoint::{ApiKeyHeader, EndpointConfig, without_blank};
+use crate::bedrock::ConverseProtocol;
+use crate::endpoint::{ApiKeyHeader, EndpointConfig, ProviderTimeouts, without_blank};
 use crate::error::SetupError;
 use crate::gemini::GeminiProtocol;
-use crate::openai::{ChatProtocol, OpenAi, ResponsesProtocol};
+use crate::openai::{
+    ChatDialect, ChatOutputFormat, ChatProtocol, OpenAi, ResponsesProtocol, TokenLimitField,
+};
 use crate::provider_model::ProviderModel;
 use crate::providers::KNOWN_PROVIDERS;
 
@@ -121,6 +125,24 @@ pub struct ProviderSettings {
     /// Size of the context window of its models in tokens.
     #[serde(default)]
     pub context_window: Option<u64>,
+    /// The id of the provider that owns signatures and other data in items; the host if absent.
+    #[serde(default)]
+    pub provider_id: Option<String>,
+    /// The field that limits the output tokens of Chat Completions: `max_tokens`, `max_completion_tokens`, or `by_host`.
+    #[serde(default)]
+    pub token_limit: TokenLimitField,
+    /// The form in which Chat Completions are asked for a typed output: `json_schema` or `json_object`.
+    #[serde(default)]
+    pub output_format: ChatOutputFormat,
+    /// Maximum seconds to open a connection.
+    #[serde(default)]
+    pub connect_timeout_seconds: Option<u64>,
+    /// Maximum seconds between two events of a stream.
+    #[serde(default)]
+    pub idle_timeout_seconds: Option<u64>,
+    /// Maximum seconds of a response that is not streamed.
+    #[serde(default)]
+    pub total_timeout_seconds: Option<u64>,
 }
 
 /// The API of a server.
@@ -137,6 +159,8 @@ pub enum ServerApi {
     Messages,
     /// Google's Gemini API.
     Gemini,
+    /// The Converse API of Amazon Bedrock.
+    Converse,
 }
 
 impl ProviderSettings {
@@ -161,7 +185,7 @@ impl ProviderSettings {
             variable: variable.to_owned(),
         };
         let header = match self.api {
-            ServerApi::Chat | ServerApi::Responses => ApiKeyHeader::Bearer,
+            ServerApi::Chat | ServerApi::Responses | ServerApi::Converse => ApiKeyHeader::Bearer,
             ServerApi::Messages => ApiKeyHeader::Named("x-api-key"),
             ServerApi::Gemini => ApiKeyHeader::Named("x-goog-api-key"),
         };
@@ -180,11 +204,20 @@ impl ProviderSettings {
             };
             config.headers.push((name.clone(), value));
         }
+        config.provider_id = self.provider_id.clone();
+        let seconds = |limit: Option<u64>, usual: Duration| limit.map_or(usual, Duration::from_secs);
+        config.timeouts = ProviderTimeouts {
+            connect: seconds(self.connect_timeout_seconds, config.timeouts.connect),
+            idle: seconds(self.idle_timeout_seconds, config.timeouts.idle),
+            total: seconds(self.total_timeout_seconds, config.timeouts.total),
+        };
         let endpoint = config.build()?;
         let window = self.context_window;
         Ok(match self.api {
             ServerApi::Chat => {
-                ProviderModel::new(endpoint, ChatProtocol::default(), name).with_window(window).into()
+                let dialect = ChatDialect::default().token_limit(self.token_limit);
+                let protocol = ChatProtocol::with_dialect(dialect.output_format(self.output_format));
+                ProviderModel::new(endpoint, protocol, name).with_window(window).into()
             }
             ServerApi::Responses => {
                 ProviderModel::new(endpoint, ResponsesProtocol::default(), name).with_window(window).into()
@@ -194,6 +227,9 @@ impl ProviderSettings {
             }
             ServerApi::Gemini => {
                 ProviderModel::new(endpoint, GeminiProtocol::default(), name).with_window(window).into()
+            }
+            ServerApi::Converse => {
+                ProviderModel::new(endpoint, ConverseProtocol::default(), name).with_window(window).into()
             }
         })
     }

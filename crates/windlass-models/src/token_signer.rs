@@ -2,21 +2,16 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::Request;
 use hyper::header::{AUTHORIZATION, HeaderValue};
-use tokio::sync::Mutex;
-use tokio::time::Instant;
 
 use crate::api_key::ApiKey;
+use crate::renewal::RenewedSecret;
 use crate::signer::{RequestSigner, SignError};
 use windlass_net::BoxFuture;
-
-/// Time before its expiry at which a token is replaced, so that it does not expire on the way.
-const RENEWAL_MARGIN: Duration = Duration::from_secs(60);
 
 /// A token, and the time for which it is valid.
 #[derive(Clone, Debug)]
@@ -26,8 +21,6 @@ pub struct AccessToken {
     /// The time for which it is valid from now on. Without it the token is fetched for every request.
     pub valid_for: Option<Duration>,
 }
-
-type TokenFunction = Arc<dyn Fn() -> BoxFuture<'static, Result<AccessToken, SignError>> + Send + Sync>;
 
 /// A signer that sends a bearer token and fetches a new one before the old one expires. Concurrent requests wait for one
 /// fetch.
@@ -43,8 +36,7 @@ type TokenFunction = Arc<dyn Fn() -> BoxFuture<'static, Result<AccessToken, Sign
 /// ```
 #[derive(Clone)]
 pub struct BearerTokenSigner {
-    fetch: TokenFunction,
-    cached: Arc<Mutex<Option<(ApiKey, Instant)>>>,
+    token: RenewedSecret<AccessToken>,
 }
 
 impl fmt::Debug for BearerTokenSigner {
@@ -59,28 +51,14 @@ impl BearerTokenSigner {
     where
         F: Future<Output = Result<AccessToken, SignError>> + Send + 'static,
     {
-        Self { fetch: Arc::new(move || Box::pin(fetch())), cached: Arc::default() }
-    }
-
-    async fn current_token(&self) -> Result<ApiKey, SignError> {
-        let mut cached = self.cached.lock().await;
-        if let Some((token, renew_at)) = &*cached
-            && Instant::now() < *renew_at
-        {
-            return Ok(token.clone());
-        }
-        let AccessToken { token, valid_for } = (self.fetch)().await?;
-        *cached = valid_for
-            .and_then(|valid| valid.checked_sub(RENEWAL_MARGIN))
-            .and_then(|valid| Some((token.clone(), Instant::now().checked_add(valid)?)));
-        Ok(token)
+        Self { token: RenewedSecret::new(fetch) }
     }
 }
 
 impl RequestSigner for BearerTokenSigner {
     fn sign<'a>(&'a self, request: &'a mut Request<Bytes>) -> BoxFuture<'a, Result<(), SignError>> {
         Box::pin(async move {
-            let token = self.current_token().await?;
+            let AccessToken { token, .. } = self.token.current(|token| token.valid_for).await?;
             let value = HeaderValue::from_str(&format!("Bearer {}", token.reveal()));
             // The error of the header type would show the value.
             let mut value = value.map_err(|_| "the token has characters that a header must not have")?;

@@ -18,7 +18,7 @@ use windlass::core::item::{
 };
 use windlass::model::{
     FinishReason, LengthLimitPolicy, ModelError, ModelErrorKind, ModelRequest, ModelResponse, ModelSettings,
-    ToolDefinition, ToolKind,
+    OutputSchema, ToolDefinition, ToolKind,
 };
 
 use crate::error::ProviderError;
@@ -44,6 +44,16 @@ pub(crate) fn offered_tools<'a>(request: &ModelRequest<'a>) -> impl Iterator<Ite
 /// Iterates over the tools that the model may call, and those that it may call once the provider has found them.
 fn callable_tools<'a>(request: &ModelRequest<'a>) -> impl Iterator<Item = &'a ToolDefinition> {
     offered_tools(request).chain(request.deferred_tools)
+}
+
+/// Keeps the fields of a response that no other place has. Later ones replace those of earlier parts of a stream.
+pub(crate) fn keep_other_fields(response: &mut ModelResponse, fields: Map<String, Value>) {
+    response.details.other.extend(fields.into_iter().filter(|(_, value)| !value.is_null()));
+}
+
+/// Returns the instructions for an output whose schema the protocol has no field for.
+pub(crate) fn describe_output_schema(output: &OutputSchema) -> String {
+    format!("Answer with a JSON object that matches this JSON Schema:\n{}", output.schema)
 }
 
 /// Returns the tool with this name that the model may call, without regard to its namespace.

@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::address::{AddressGuard, GuardBehindProxy, is_numeric_host};
+use crate::address_race::connect_to_first;
 use crate::ban::{ban_error, check_network_ban, network_ban};
 use crate::proxy::{ProxyServer, ProxySettings};
 #[cfg(feature = "tls")]
@@ -261,7 +262,8 @@ async fn connect_to_addresses(addresses: &[SocketAddr], host: &str) -> Result<Tc
     {
         return Err(ban_error(host));
     }
-    let stream = TcpStream::connect(addresses).await.map_err(|error| unreachable(&error))?;
+    let stream =
+        connect_to_first(addresses, TcpStream::connect).await.map_err(|error| unreachable(&error))?;
     // Requests are written in one piece and speech in small ones, so Nagle's algorithm would only delay them.
     let _ = stream.set_nodelay(true);
     Ok(stream)

@@ -12,6 +12,8 @@
 #[cfg(feature = "http")]
 mod address;
 #[cfg(feature = "http")]
+mod address_race;
+#[cfg(feature = "http")]
 mod ban;
 #[cfg(feature = "http")]
 mod base_url;

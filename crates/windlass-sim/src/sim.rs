@@ -45,6 +45,8 @@ struct SimState {
     clock: Mutex<SimClock>,
     /// The crashes of a sweep; `None` in every other simulation.
     crash_schedule: Mutex<Option<CrashSchedule>>,
+    /// True if the processes may do I/O. Their time is real then.
+    has_io: bool,
 }
 
 /// The simulated time: the total of earlier processes, and the start of the current one.
@@ -91,6 +93,10 @@ impl<T> ProcessExit<T> {
 impl Sim {
     /// Creates a machine with this seed.
     pub fn new(seed: u64) -> Self {
+        Self::with_options(seed, None, false)
+    }
+
+    fn with_options(seed: u64, crash_schedule: Option<CrashSchedule>, has_io: bool) -> Self {
         let rng = Mutex::new(SimRng::for_purpose(seed, "sim"));
         let inner = SimState {
             seed,
@@ -99,16 +105,15 @@ impl Sim {
             crash_notify: Notify::new(),
             process_count: AtomicU64::new(0),
             clock: Mutex::default(),
-            crash_schedule: Mutex::default(),
+            crash_schedule: Mutex::new(crash_schedule),
+            has_io,
         };
         Self { inner: Arc::new(inner) }
     }
 
     /// Creates a machine whose processes crash at these points.
-    pub(crate) fn with_crash_schedule(seed: u64, crashes: Vec<u64>) -> Self {
-        let sim = Self::new(seed);
-        *sim.lock_crash_schedule() = Some(CrashSchedule::new(crashes));
-        sim
+    pub(crate) fn with_crash_schedule(seed: u64, crashes: Vec<u64>, has_io: bool) -> Self {
+        Self::with_options(seed, Some(CrashSchedule::new(crashes)), has_io)
     }
 
     /// Passes a crash point of a [`CrashSweep`](crate::CrashSweep): in one of its cases the process crashes here. A
@@ -165,7 +170,12 @@ impl Sim {
     /// # Panics
     /// Panics if the runtime cannot be built, or if called inside another runtime.
     pub fn run_process<T>(&self, process: impl Future<Output = T>) -> ProcessExit<T> {
-        let runtime = match Builder::new_current_thread().enable_time().start_paused(true).build() {
+        let mut builder = Builder::new_current_thread();
+        builder.enable_time().start_paused(true);
+        if self.inner.has_io {
+            builder.enable_all();
+        }
+        let runtime = match builder.build() {
             Ok(runtime) => runtime,
             Err(error) => panic!("the simulation runtime cannot be built: {error}"),
         };
@@ -215,6 +225,10 @@ impl Sim {
             let life = self.run_process(async {
                 if is_known {
                     tokio::time::sleep(LEASE_EXPIRED_AFTER).await;
+                }
+                if self.inner.has_io {
+                    // A virtual clock would jump to the next timeout while the process waits for an answer.
+                    tokio::time::resume();
                 }
                 build(begin).run_id(run.clone()).store(store.clone()).await
             });

@@ -72,6 +72,7 @@ const DEFAULT_MAX_CASES: usize = 20_000;
 pub struct CrashSweep {
     max_crashes: usize,
     max_cases: usize,
+    has_io: bool,
 }
 
 /// The extent of a sweep that found no failure.
@@ -100,7 +101,7 @@ impl Default for CrashSweep {
 impl CrashSweep {
     /// Creates a sweep with one crash in each case.
     pub fn new() -> Self {
-        Self { max_crashes: 1, max_cases: DEFAULT_MAX_CASES }
+        Self { max_crashes: 1, max_cases: DEFAULT_MAX_CASES, has_io: false }
     }
 
     /// Sets the maximum number of crashes in one case. With 2, the process that recovers a run crashes too, at each of
@@ -116,6 +117,18 @@ impl CrashSweep {
         self
     }
 
+    /// Lets the bodies of tools, reconcile functions and hooks do I/O with tokio: a test double of the user's own system may
+    /// be a server at an address of this machine. Without it they panic.
+    ///
+    /// The processes of the runs then have a real clock, because a virtual one jumps to the next timeout while an answer
+    /// is awaited; only the wait for the lease of a dead process stays virtual. Two limits follow. Delays in the runs take
+    /// their time in every case. And the number of awaits in a body can depend on the machine: a crash point that a case
+    /// does not reach is no crash in it.
+    pub fn with_io(mut self) -> Self {
+        self.has_io = true;
+        self
+    }
+
     /// Checks every case, those with fewer crashes first, then those that crash earlier. `WINDLASS_CRASH_AT=4,2` checks
     /// only the case whose first process crashes at point 4 and whose second crashes at point 2.
     ///
@@ -124,8 +137,13 @@ impl CrashSweep {
     /// are more cases than the maximum, so that no place is left out silently.
     pub fn check(&self, check: impl Fn(&SweepCase)) -> SweepReport {
         if let Some(crashes) = replayed_case() {
-            let passed = check_case(&crashes, &check);
-            return SweepReport { case_count: 1, point_count: passed.len() };
+            // The case without a crash comes first, as in the whole sweep: a check may compare with it.
+            let mut report = SweepReport { case_count: 0, point_count: 0 };
+            for case in [Vec::new(), crashes] {
+                report.point_count = self.check_case(&case, &check).len();
+                report.case_count += 1;
+            }
+            return report;
         }
         let mut report = SweepReport { case_count: 0, point_count: 0 };
         let mut cases = VecDeque::from([Vec::new()]);
@@ -135,7 +153,7 @@ impl CrashSweep {
                 "the sweep has more than {} cases: raise `max_cases`, or lower `max_crashes`",
                 self.max_cases
             );
-            let passed = check_case(&crashes, &check);
+            let passed = self.check_case(&crashes, &check);
             report.case_count += 1;
             if crashes.is_empty() {
                 report.point_count = passed.len();
@@ -149,11 +167,32 @@ impl CrashSweep {
         }
         report
     }
+
+    /// Checks one case. Returns the crash points that it has passed.
+    fn check_case(&self, crashes: &[u64], check: &impl Fn(&SweepCase)) -> Vec<CrashPoint> {
+        let case = SweepCase::new(crashes, self.has_io);
+        match catch_unwind(AssertUnwindSafe(|| check(&case))) {
+            Ok(()) => case.sim.passed_crash_points(),
+            Err(panic) => {
+                let numbers: Vec<String> = crashes.iter().map(u64::to_string).collect();
+                let title = match crashes {
+                    [] => "the case without a crash fails".to_owned(),
+                    [one] => format!("the case with a crash at point {one} fails"),
+                    _ => format!("the case with crashes at points {} fails", numbers.join(", ")),
+                };
+                let replay = match crashes {
+                    [] => String::new(),
+                    _ => format!("replay it: {CASE_VARIABLE}={} cargo test", numbers.join(",")),
+                };
+                panic!("{title}: {}\n{}{replay}", panic_text(&*panic), case.describe());
+            }
+        }
+    }
 }
 
 impl SweepCase {
-    fn new(crashes: &[u64]) -> Self {
-        let sim = Sim::with_crash_schedule(0, crashes.to_vec());
+    fn new(crashes: &[u64], has_io: bool) -> Self {
+        let sim = Sim::with_crash_schedule(0, crashes.to_vec(), has_io);
         let store = Arc::new(SimStore::new(&sim));
         Self { sim, store, runs: Mutex::default() }
     }
@@ -195,9 +234,12 @@ impl SweepCase {
                 state: BodyState::NotStarted,
             })
         });
-        if let Ok(result) = &outcome
-            && let Err(violation) = check_record(result.record())
-        {
+        // A run that failed has a journal too.
+        let record = match &outcome {
+            Ok(result) => Some(result.record()),
+            Err(error) => error.record(),
+        };
+        if let Some(Err(violation)) = record.map(check_record) {
             panic!("the journal breaks an invariant: {violation}");
         }
         outcome
@@ -221,27 +263,6 @@ impl SweepCase {
             }
         }
         text
-    }
-}
-
-/// Checks one case. Returns the crash points that it has passed.
-fn check_case(crashes: &[u64], check: &impl Fn(&SweepCase)) -> Vec<CrashPoint> {
-    let case = SweepCase::new(crashes);
-    match catch_unwind(AssertUnwindSafe(|| check(&case))) {
-        Ok(()) => case.sim.passed_crash_points(),
-        Err(panic) => {
-            let numbers: Vec<String> = crashes.iter().map(u64::to_string).collect();
-            let title = match crashes {
-                [] => "the case without a crash fails".to_owned(),
-                [one] => format!("the case with a crash at point {one} fails"),
-                _ => format!("the case with crashes at points {} fails", numbers.join(", ")),
-            };
-            let replay = match crashes {
-                [] => String::new(),
-                _ => format!("replay it: {CASE_VARIABLE}={} cargo test", numbers.join(",")),
-            };
-            panic!("{title}: {}\n{}{replay}", panic_text(&*panic), case.describe());
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use windlass::agent::Agent;
 use windlass::core::decision::HoldReason;
 use windlass::core::item::Item;
-use windlass::core::journal::JournalEntry;
+use windlass::core::journal::{CallStatus, JournalEntry};
 use windlass::core::plan::CallDisposition;
 use windlass::core::tool::ToolEffect;
 use windlass::run::RunResult;
@@ -100,7 +100,7 @@ impl ToolContract {
     /// Checks the tool of `make`, which creates the tool and its world anew for each case.
     ///
     /// # Panics
-    /// Panics at the first case that breaks the contract, with both states of the world, the crash points and the
+    /// Panics if the call does not succeed without a crash, and at the first case that breaks the contract, with both states of the world, the crash points and the
     /// journal.
     pub fn check<S: PartialEq + fmt::Debug>(&self, make: impl Fn(&Sim) -> ContractCase<S>) -> SweepReport {
         let one_call: Mutex<Option<S>> = Mutex::new(None);
@@ -129,7 +129,10 @@ impl ToolContract {
             }
             match &*one_call {
                 // The first case has no crash.
-                None => *one_call = Some(after),
+                None => {
+                    assert_succeeded(&result);
+                    *one_call = Some(after);
+                }
                 Some(_) if result.is_paused() => assert!(
                     declared_effect(&result) == Some(ToolEffect::Once),
                     "the run pauses, though its tool may be repeated"
@@ -148,6 +151,22 @@ impl ToolContract {
         let call = Item::call("c1", tool.name(), self.arguments.to_string());
         let model = SimModel::scripted(sim, [vec![call], vec![Item::assistant("Done.")]]);
         Agent::new("contract").model(model).tool(tool)
+    }
+}
+
+/// Asserts that the call was made. A call that the driver refuses leaves the world as it was in every case, which would
+/// keep any contract.
+fn assert_succeeded(result: &RunResult) {
+    let settled = result.record().journal().iter().find_map(|record| match &record.entry {
+        JournalEntry::CallSettled(settled) => Some((&settled.status, settled.output.text())),
+        _ => None,
+    });
+    match settled {
+        Some((CallStatus::Succeeded, _)) => {}
+        Some((status, output)) => {
+            panic!("the call does not succeed without a crash, so nothing is checked: {status:?}, {output}")
+        }
+        None => panic!("the call does not settle without a crash, so nothing is checked"),
     }
 }
 

@@ -182,3 +182,81 @@ fn a_sweep_with_too_many_cases_leaves_none_out_silently() {
     });
     assert!(text.contains("more than 3 cases"), "{text}");
 }
+
+#[test]
+fn a_call_that_is_never_made_keeps_no_contract() {
+    let schema = json!({ "type": "object", "properties": { "cents": { "type": "integer" } },
+        "required": ["cents"], "additionalProperties": false });
+    for (arguments, body_fails) in [(json!({ "cent": 500 }), false), (json!({ "cents": 500 }), true)] {
+        let text = failure_text(|| {
+            ToolContract::new(arguments.clone()).check(|_| {
+                let books = TestBooks::default();
+                let pay = Tool::dynamic("pay", "Pays.", schema.clone(), move |_, _| async move {
+                    if body_fails { Err("the bank is closed") } else { Ok("paid") }
+                });
+                ContractCase::new(pay.effect(ToolEffect::Idempotent), move || books.entries())
+            });
+        });
+        assert!(text.contains("the call does not succeed without a crash"), "{text}");
+    }
+}
+
+/// A bank behind a socket, on a thread of its own. It takes its time, and knows the keys of its payments.
+struct RemoteBank {
+    address: std::net::SocketAddr,
+    payments: Arc<Mutex<Vec<String>>>,
+}
+
+impl RemoteBank {
+    fn start() -> Self {
+        use std::io::{BufRead, BufReader, Write};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let payments = Arc::new(Mutex::new(Vec::new()));
+        let ledger = payments.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let mut key = String::new();
+                // A caller that died before it had sent its key has ordered nothing.
+                if BufReader::new(&stream).read_line(&mut key).is_err() || !key.ends_with('\n') {
+                    continue;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+                if !ledger.contains(&key) {
+                    ledger.push(key);
+                }
+                // The process of the caller may be dead.
+                let _ = (&stream).write_all(b"paid\n");
+            }
+        });
+        Self { address, payments }
+    }
+}
+
+#[test]
+fn a_tool_may_reach_its_world_over_a_socket() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let report = ToolContract::new(json!({})).sweep(CrashSweep::new().with_io()).check(|_| {
+        let bank = RemoteBank::start();
+        let address = bank.address;
+        let pay = Tool::dynamic("pay", "Pays.", empty_schema(), move |ctx: ToolContext, _| async move {
+            let paying = async {
+                let mut stream = tokio::net::TcpStream::connect(address).await?;
+                stream.write_all(format!("{}\n", ctx.idempotency_key()).as_bytes()).await?;
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).await?;
+                Ok::<_, std::io::Error>(answer)
+            };
+            // A virtual clock would jump to the end of this hour at once.
+            match tokio::time::timeout(std::time::Duration::from_secs(3_600), paying).await {
+                Ok(answer) => answer.map_err(|error| error.to_string()),
+                Err(_) => Err("the bank does not answer".to_owned()),
+            }
+        });
+        ContractCase::new(pay.effect(ToolEffect::Idempotent), move || {
+            bank.payments.lock().unwrap_or_else(PoisonError::into_inner).len()
+        })
+    });
+    assert!(report.case_count > 5, "{report:?}");
+}

@@ -93,14 +93,7 @@ impl PriceList {
 
     /// Returns the price of a model as its provider names it: with or without a date, and behind the name of a provider.
     pub fn find_price(&self, model: &str) -> Option<&ModelPrice> {
-        let name = model.rsplit('/').next().unwrap_or(model);
-        let is_it = |price: &&ModelPrice| match name.strip_prefix(price.model.as_str()) {
-            Some("" | "-latest") => true,
-            // Only a date may follow: another word is another model.
-            Some(rest) => rest.strip_prefix(['-', '@']).is_some_and(is_date),
-            None => false,
-        };
-        self.models.iter().find(is_it)
+        self.models.iter().find(|price| is_model_name(model, &price.model))
     }
 
     /// Sets the cost of a usage, if neither the provider has reported it nor the model is unknown.
@@ -114,6 +107,17 @@ impl PriceList {
             usage.cost_nanos = price.cost_nanos(usage);
             usage.priced_requests = usage.requests;
         }
+    }
+}
+
+/// Returns true if a name stands for the model of a list: with or without a date, and behind the name of a provider.
+pub(crate) fn is_model_name(name: &str, listed: &str) -> bool {
+    let name = name.rsplit('/').next().unwrap_or(name);
+    match name.strip_prefix(listed) {
+        Some("" | "-latest") => true,
+        // Only a date may follow: another word is another model.
+        Some(rest) => rest.strip_prefix(['-', '@']).is_some_and(is_date),
+        None => false,
     }
 }
 

@@ -2,6 +2,10 @@
 
 #![allow(clippy::expect_used)]
 
+#[cfg(unix)]
+#[path = "context_window_runs/killed.rs"]
+mod killed;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::IntoFuture;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,17 +15,18 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::agent::Agent;
-use windlass::context::ContextPolicy;
+use windlass::context::{ContextPolicy, ContextWindowList, ModelWindow};
 use windlass::core::failure::RunFailure;
+use windlass::core::inspect::ForkChange;
 use windlass::core::item::Item;
-use windlass::core::journal::{CompactionReason, JournalEntry, encode_journal};
+use windlass::core::journal::{CompactionReason, JournalEntry, JournalRecord, encode_journal};
 use windlass::core::run::ReplayedRun;
 use windlass::core::tool::ToolEffect;
 use windlass::core::usage::Usage;
 use windlass::error::RunError;
 use windlass::model::{
-    DeltaSink, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, RetryAdvice, ScriptedModel,
-    ScriptedResponse, describe_item,
+    DeltaSink, Model, ModelError, ModelErrorKind, ModelRequest, ModelResponse, ModelSettings, RetryAdvice,
+    ScriptedModel, ScriptedResponse, describe_item,
 };
 use windlass::run::{CancelHandle, ModelRetryPolicy, RunRecord, RunResult};
 use windlass::session::Session;
@@ -50,6 +55,12 @@ struct WindowedModel {
     window: u64,
     /// The window that the model tells.
     told_window: Option<u64>,
+    /// The name of the model.
+    name: Option<&'static str>,
+    /// True if a refusal names the window.
+    refuses_with_figures: bool,
+    /// Output tokens that the model asks for if the settings do not say it. They count towards the window.
+    output_tokens: u64,
     last_turn: u32,
     is_stored_by_provider: bool,
     reports_usage: bool,
@@ -105,11 +116,11 @@ impl Model for WindowedModel {
         assert_pairs(request.input);
         let has_input = request.input.iter().any(|item| **item == Item::user(INPUT));
         self.views_without_input.fetch_add(u64::from(!has_input), Ordering::Relaxed);
-        if tokens > self.window {
+        if tokens.saturating_add(self.output_tokens) > self.window {
             self.overflows.fetch_add(1, Ordering::Relaxed);
-            return Err(
-                ModelError::new("the input is too long").with_kind(ModelErrorKind::ContextLengthExceeded)
-            );
+            let error =
+                ModelError::new("the input is too long").with_kind(ModelErrorKind::ContextLengthExceeded);
+            return Err(error.with_context_window(self.refuses_with_figures.then_some(self.window)));
         }
         self.seen.lock().expect("free").insert(request.turn, hash_items(request.input));
         if let (0, Some(run)) = (request.turn % 40, &*self.handover.lock().expect("free")) {
@@ -125,6 +136,14 @@ impl Model for WindowedModel {
 
     fn context_window(&self) -> Option<u64> {
         self.told_window
+    }
+
+    fn max_output_tokens(&self, settings: &ModelSettings) -> Option<u64> {
+        settings.max_tokens.or(Some(self.output_tokens)).filter(|tokens| *tokens > 0)
+    }
+
+    fn name(&self) -> Option<&str> {
+        self.name
     }
 
     fn has_stored_conversation(&self, _: Option<&str>) -> bool {
@@ -169,10 +188,14 @@ fn reader(model: Arc<WindowedModel>) -> Agent {
 
 /// Plays the journal again and compares what the model saw in each turn.
 fn assert_replays_to_the_same_view(record: &RunRecord, model: &WindowedModel) {
-    let seen = model.seen.lock().expect("free");
-    let mut replay = ReplayedRun::from_first_record(&record.journal()[0]).expect("a start");
+    assert_replays(record.journal(), &model.seen.lock().expect("free"));
+}
+
+/// Plays a journal again and compares the view of each turn with its hash.
+fn assert_replays(records: &[JournalRecord], seen: &BTreeMap<u32, u64>) {
+    let mut replay = ReplayedRun::from_first_record(&records[0]).expect("a start");
     let mut turns = 0;
-    for entry in &record.journal()[1..] {
+    for entry in &records[1..] {
         if matches!(entry.entry, JournalEntry::ModelResponded(_)) {
             turns += 1;
             let view = hash_items(replay.run.next_model_input());
@@ -327,12 +350,80 @@ async fn an_overflow_no_longer_ends_the_run() {
     let RunResult::Finished(finished) = finished else { panic!("it finishes") };
     let overflows = unaware.overflows.load(Ordering::Relaxed);
     let done = compactions(&finished.record);
-    assert!(overflows > 0 && done.len() as u64 == overflows, "{overflows} {done:?}");
-    assert!(done.iter().all(|(reason, ..)| *reason == CompactionReason::ContextLengthExceeded));
+    let after_overflow =
+        done.iter().filter(|(reason, ..)| *reason == CompactionReason::ContextLengthExceeded).count() as u64;
+    assert!(overflows > 0 && after_overflow == overflows, "{overflows} {done:?}");
     assert_replays_to_the_same_view(&finished.record, &unaware);
     let strict = reader(model()).run(INPUT).max_turns(100).context_policy(ContextPolicy::disabled()).await;
     let Err(RunError::Failed(failed)) = &strict else { panic!("it fails: {strict:?}") };
     assert!(matches!(failed.failure, RunFailure::ModelRequestFailed { .. }), "{failed:?}");
+}
+
+/// Nothing but the refusals tells the window. The runs are long: without learning they overflow about every twelfth turn.
+#[tokio::test]
+async fn a_refused_request_shows_the_window() {
+    for (refuses_with_figures, reports_usage, most) in
+        [(true, true, 1), (true, false, 1), (false, true, 2), (false, false, 2)]
+    {
+        let handover = Arc::new(Mutex::new(None));
+        let model = Arc::new(WindowedModel {
+            window: 4_000,
+            last_turn: 400,
+            refuses_with_figures,
+            reports_usage,
+            handover: handover.clone(),
+            ..WindowedModel::default()
+        });
+        let (agent, folder) = (reader(model.clone()), tempfile::tempdir().expect("a folder for the test"));
+        let store = SqliteStore::open(folder.path().join("runs.db")).expect("a store");
+        let store = Arc::new(store.with_snapshot_interval(8));
+        let mut run = agent.run(INPUT).max_turns(1_000).run_id("run-1").store(store.clone());
+        // A later driver knows the window too: from a snapshot, or from the journal.
+        let record = loop {
+            *handover.lock().expect("free") = Some(run.cancel_handle());
+            match run.await.expect("it goes on") {
+                RunResult::Finished(finished) => break finished.record,
+                RunResult::Detached(_) => run = agent.recover("run-1", store.clone()),
+                other => panic!("it finishes: {other:?}"),
+            }
+        };
+        let overflows = model.overflows.load(Ordering::Relaxed);
+        assert!((1..=most).contains(&overflows), "{overflows} with {refuses_with_figures} {reports_usage}");
+        assert!(compactions(&record).len() > 10, "{:?}", compactions(&record));
+        assert_replays_to_the_same_view(&record, &model);
+    }
+}
+
+#[tokio::test]
+async fn the_window_of_a_listed_name_is_respected() {
+    let listed = ModelWindow { model: "reader-1".to_owned(), context_window: 4_000 };
+    let list = ContextWindowList { models: vec![listed], ..ContextWindowList::empty() };
+    for (name, is_known) in [("reader-1-2025-11-01", true), ("reader-2", false)] {
+        let model = Arc::new(WindowedModel {
+            window: 4_000,
+            last_turn: 60,
+            name: Some(name),
+            ..WindowedModel::default()
+        });
+        let policy = ContextPolicy::default().window_list(list.clone());
+        reader(model.clone()).run(INPUT).max_turns(100).context_policy(policy).await.expect("it ends");
+        assert_eq!(model.overflows.load(Ordering::Relaxed) == 0, is_known, "{name}");
+    }
+}
+
+/// A provider counts the output that a request asks for, also if the settings leave it to the protocol.
+#[tokio::test]
+async fn the_window_has_space_for_the_output_that_a_model_asks_for_itself() {
+    let model = Arc::new(WindowedModel {
+        window: 8_000,
+        told_window: Some(8_000),
+        output_tokens: 3_500,
+        last_turn: 60,
+        ..WindowedModel::default()
+    });
+    let finished = reader(model.clone()).run(INPUT).max_turns(100).await.expect("it ends");
+    assert_eq!(model.overflows.load(Ordering::Relaxed), 0);
+    assert!(!compactions(finished.record()).is_empty());
 }
 
 #[tokio::test]
@@ -391,4 +482,30 @@ async fn a_summary_whose_request_fails_is_requested_again() {
     for usage in summaries {
         assert_eq!((usage.requests, usage.unknown_requests), (2, 1), "a failed request, and its repetition");
     }
+}
+
+/// A fork after a compaction continues with the view that the model had, not with the whole conversation.
+#[tokio::test]
+async fn a_fork_of_a_compacted_run_goes_on_with_the_compacted_view() {
+    let model = || {
+        let told_window = Some(4_000);
+        Arc::new(WindowedModel { window: 4_000, told_window, last_turn: 40, ..WindowedModel::default() })
+    };
+    let store = Arc::new(MemoryStore::default());
+    let run = reader(model()).run(INPUT).max_turns(100).run_id("one").store(store.clone());
+    let RunResult::Finished(finished) = run.await.expect("it ends") else { panic!("it finishes") };
+    let records = finished.record.journal();
+    let is_compaction = |record: &&JournalRecord| matches!(record.entry, JournalEntry::HistoryCompacted(_));
+    let place = records.iter().rposition(|record| is_compaction(&record)).expect("it was compacted");
+    let mut replay = ReplayedRun::from_first_record(&records[0]).expect("a start");
+    records[1..=place].iter().for_each(|record| replay.apply_record(record).map(drop).expect("it fits"));
+    let (view, turn) = (hash_items(replay.run.next_model_input()), replay.run.turn() + 1);
+
+    let (origin, fork) = ("one".into(), "fork".into());
+    windlass::store::fork_run(&*store, &origin, records[place].seq, fork, ForkChange::Unchanged)
+        .await
+        .expect("it can be forked");
+    let again = model();
+    reader(again.clone()).recover("fork", store).max_turns(100).await.expect("it ends");
+    assert_eq!(again.seen.lock().expect("free").first_key_value(), Some((&turn, &view)));
 }

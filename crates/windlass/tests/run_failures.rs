@@ -352,14 +352,13 @@ async fn a_session_keeps_the_call_of_a_stopped_agent_that_has_acted() {
 /// longer delay than the policy allows. It fails if no retry mends the error.
 #[tokio::test(start_paused = true)]
 async fn a_run_is_left_while_its_provider_is_away() {
-    let policy = ModelRetryPolicy {
-        max_attempts: 2,
-        when_exhausted: RetriesExhausted::Leave,
-        ..ModelRetryPolicy::default()
-    };
+    let policy = ModelRetryPolicy::default();
     let hour = Duration::from_secs(3600);
-    for (advice, requests) in [(RetryAdvice::Safe, 2), (RetryAdvice::After(hour), 1), (RetryAdvice::Never, 1)]
-    {
+    for (advice, requests) in [
+        (RetryAdvice::Safe, policy.max_attempts as usize),
+        (RetryAdvice::After(hour), 1),
+        (RetryAdvice::Never, 1),
+    ] {
         for is_nested in [false, true] {
             let away = ScriptedModel::from_fn(move |_| {
                 ScriptedResponse::error(ModelError::new("away").with_retry_advice(advice))
@@ -380,7 +379,7 @@ async fn a_run_is_left_while_its_provider_is_away() {
             };
             let store = Arc::new(MemoryStore::default());
             let agent = with_models(away.clone(), outer());
-            let result = agent.run("go").run_id("r").store(store.clone()).model_retry(policy).await;
+            let result = agent.run("go").run_id("r").store(store.clone()).await;
             assert_eq!(away.requests().len(), requests, "{advice:?}, nested {is_nested}");
             if advice == RetryAdvice::Never {
                 // The failure of a nested run is the output of its call.
@@ -394,6 +393,25 @@ async fn a_run_is_left_while_its_provider_is_away() {
                 with_models(back, ScriptedModel::new([ScriptedResponse::text("done")])).recover("r", store);
             assert_eq!(recovered.await.expect("it goes on").output_text().expect("it finishes"), "done");
         }
+    }
+}
+
+/// Without a store nothing could go on later, and an application may want to know at once.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_nobody_could_continue_fails() {
+    let away = || {
+        let error = || ModelError::new("away").with_retry_advice(RetryAdvice::Safe);
+        Agent::new("a").model(ScriptedModel::from_fn(move |_| ScriptedResponse::error(error())))
+    };
+    let started = tokio::time::Instant::now();
+    let failed = away().run("go").await;
+    assert!(matches!(failed, Err(RunError::Failed(_))), "{failed:?}");
+    // The clock of the test is virtual.
+    assert!(started.elapsed() > Duration::from_secs(60), "a provider may be away for a minute");
+    for (when_exhausted, is_left) in [(RetriesExhausted::Fail, false), (RetriesExhausted::Leave, true)] {
+        let policy = ModelRetryPolicy { when_exhausted, ..ModelRetryPolicy::default() };
+        let run = away().run("go").store(Arc::new(MemoryStore::default())).model_retry(policy);
+        assert_eq!(matches!(run.await, Ok(RunResult::Detached(_))), is_left, "{when_exhausted:?}");
     }
 }
 

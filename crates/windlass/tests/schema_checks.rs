@@ -102,3 +102,28 @@ async fn handoffs_and_outputs_are_checked_too() {
     let warnings = warnings_of(&agent).await;
     assert!(warnings.len() == 1 && warnings[0].contains("handoff `transfer_to_target`"), "{warnings:?}");
 }
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Counts {
+    words: BTreeMap<String, u32>,
+}
+
+#[tokio::test]
+async fn a_map_makes_the_output_type_non_strict_with_a_warning() {
+    let wrong = ScriptedResponse::text(r#"{"words":{"a":"many"}}"#);
+    let right = ScriptedResponse::text(r#"{"words":{"a":1,"b":2}}"#);
+    let model = ScriptedModel::new([wrong, right]);
+    let agent = Agent::new("counter").model(model.clone()).output_type::<Counts>();
+    agent.check().expect("a map is no error");
+    let mut stream = agent.run("go").stream();
+    let mut warnings = Vec::new();
+    while let Some(event) = stream.next().await {
+        if let RunEventKind::Warning { message } = event.kind {
+            warnings.push(message);
+        }
+    }
+    let counts: Counts = stream.result().await.expect("it ends").output_as().expect("it fits");
+    assert_eq!(counts.words.values().sum::<u32>(), 3, "the type is checked all the same");
+    let [warning] = warnings.as_slice() else { panic!("one warning, not one per turn: {warnings:?}") };
+    assert!(warning.contains("output type") && warning.contains("`#/properties/words`"), "{warning}");
+}

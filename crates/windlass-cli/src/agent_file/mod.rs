@@ -2,6 +2,7 @@
 
 mod approvers;
 mod budget;
+mod context;
 mod duration;
 mod mcp;
 pub(crate) mod model;
@@ -11,7 +12,7 @@ mod tools;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -25,6 +26,7 @@ use windlass::{agent::Agent, store::ApproverPolicy, tool::Tool};
 use self::approvers::ApproversSpec;
 pub(crate) use self::approvers::parse_approvers;
 use self::budget::BudgetSpec;
+use self::context::ContextSpec;
 use self::duration::HumanDuration;
 use self::mcp::McpServerSpec;
 pub(crate) use self::model::ProviderSpecs;
@@ -56,6 +58,8 @@ pub(crate) struct AgentFile {
     policy: AgentPolicy,
     /// The prices of models, if the file names others than the shipped ones.
     prices: Option<Arc<PriceList>>,
+    /// The compaction of conversations, once the agent is built: its model may need a key.
+    context_policy: OnceLock<ContextPolicy>,
 }
 
 /// The contents of an agent file.
@@ -93,6 +97,9 @@ struct AgentFileSpec {
     providers: ProviderSpecs,
     #[serde(default)]
     limits: RunLimitsSpec,
+    /// The compaction of conversations.
+    #[serde(default)]
+    context: ContextSpec,
     /// The budget of a run.
     budget: Option<BudgetSpec>,
     /// The budget of a session.
@@ -128,8 +135,6 @@ struct RunLimitsSpec {
     lease: Option<HumanDuration>,
     approvals_expire_after: Option<HumanDuration>,
     provider_wait: Option<HumanDuration>,
-    /// Size of the model's context window in tokens. The conversation is compacted before it is full.
-    context_window: Option<u64>,
 }
 
 impl AgentFile {
@@ -152,7 +157,14 @@ impl AgentFile {
         let shown = shown.to_string();
         let path = std::path::absolute(&path)?;
         let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
-        let mut file = Self { path, folder, spec, policy: AgentPolicy::default(), prices: None };
+        let mut file = Self {
+            path,
+            folder,
+            spec,
+            policy: AgentPolicy::default(),
+            prices: None,
+            context_policy: OnceLock::new(),
+        };
         file.prices = file.load_prices()?;
         file.policy = AgentPolicy::parse(&shown, &text, &file.workspace_folder())?;
         Ok(file)
@@ -196,6 +208,8 @@ impl AgentFile {
 
     /// Builds the agent, with `model` in place of its own if given.
     pub(crate) async fn build_agent(&self, model: Option<&str>) -> Result<Agent, CliError> {
+        let context_policy = self.spec.context.to_policy(&self.folder, &self.spec.providers)?;
+        let _built_before = self.context_policy.set(context_policy);
         Ok(self.build_base().await?.model(self.resolve_model(model)?))
     }
 
@@ -295,8 +309,8 @@ impl AgentFile {
         if let Some(expiry) = limits.approvals_expire_after {
             run = run.approvals_expire_after(expiry.as_duration());
         }
-        if let Some(tokens) = limits.context_window {
-            run = run.context_policy(ContextPolicy::with_window(tokens));
+        if let Some(policy) = self.context_policy.get() {
+            run = run.context_policy(policy.clone());
         }
         if let Some(budget) = &self.spec.budget {
             run = run.budget(budget.to_budget());

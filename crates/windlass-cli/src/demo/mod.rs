@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use self::bank::DemoBank;
+use self::bank::{BankPayment, DemoBank};
 use self::proof::DemoProof;
 use crate::args::{CliArgs, DemoArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::CliProject;
 use crate::run_driver::SignalCounter;
+use crate::shell_words::shell_path;
 use crate::terminal::{LinePrompter, PromptInput, StyledText, Terminal, TextStyle, paint, styled};
 
 const RUN_ID: &str = "invoices";
@@ -124,11 +125,13 @@ impl DemoPresenter<'_> {
             format!(" process {process} is dead: {by} with kill -9, which no program can catch"),
         ]);
         let proof = DemoProof::read(&self.folder, RUN_ID, LARGE_INVOICE).await?;
-        let paid = proof.payment_of(LARGE_INVOICE);
-        self.print_line(format!(
-            "    the bank     has taken the money: {} euros to Ropeworks",
-            paid.map_or(0, |paid| paid.euros)
-        ));
+        self.print_line(match proof.large_payment() {
+            // The person may have changed any of its arguments.
+            Some(BankPayment { euros, to, .. }) => {
+                format!("    the bank     has taken the money: {euros} euros to {to}")
+            }
+            None => "    the bank     has taken no large payment".to_owned(),
+        });
         self.print_line(format!(
             "    the journal  records that the payment started, {}",
             if proof.is_settled() { "and how it ended" } else { "but not how it ended" }
@@ -206,7 +209,12 @@ impl DemoPresenter<'_> {
     fn explain_exit(&self, status: ExitStatus) -> Result<CommandExit, CliError> {
         self.print_line("");
         let bank = DemoBank::in_folder(&self.folder);
-        let large = bank.payments()?.into_iter().find(|payment| payment.invoice == LARGE_INVOICE);
+        let payments = bank.payments()?;
+        let is_large = |payment: &&BankPayment| {
+            payment.invoice == LARGE_INVOICE || payment.euros > tools::APPROVAL_THRESHOLD
+        };
+        // The two small payments need no approval. A third one is the large one, whatever was changed in it.
+        let large = payments.iter().find(is_large).or_else(|| payments.get(2)).cloned();
         let resume = format!("`{} -C {} resume {RUN_ID}`", self.program_name(), self.shown_folder());
         match (status.code(), large) {
             (Some(0), None) => {
@@ -230,6 +238,16 @@ impl DemoPresenter<'_> {
                      for it, today or next week. `demo --yes` shows the whole tour without a question."
                 ));
                 Ok(CommandExit::WaitingForPerson)
+            }
+            (Some(code), _) if code == i32::from(CommandExit::Failure.code()) => {
+                // A run that has failed has ended. One that could not begin has no journal to show.
+                self.print_wrapped(&format!(
+                    "The agent has failed, so there is nothing to resume: see the message above. `{} -C {} show \
+                     {RUN_ID} --journal` shows what happened before.",
+                    self.program_name(),
+                    self.shown_folder()
+                ));
+                Ok(CommandExit::Failure)
             }
             (code, _) => {
                 self.print_wrapped(&format!(
@@ -277,7 +295,7 @@ impl DemoPresenter<'_> {
     /// Returns the folder as given on the command line, which is shorter than the absolute path.
     fn shown_folder(&self) -> String {
         let named: &Path = &self.demo_args.folder;
-        named.display().to_string()
+        shell_path(named)
     }
 
     /// Prints a line, broken between words if the terminal is too narrow for it.

@@ -1,5 +1,6 @@
 //! Checks that the bank's ledger and the journal agree.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use windlass::core::inspect::VerifiedJournal;
@@ -11,6 +12,7 @@ use windlass::core::{
 use windlass::store::verify_run;
 
 use super::bank::{BankPayment, DemoBank};
+use super::tools::APPROVAL_THRESHOLD;
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::CliProject;
 
@@ -44,9 +46,9 @@ impl DemoProof {
         &self.payments
     }
 
-    /// Returns the payment of an invoice.
-    pub(super) fn payment_of(&self, invoice: &str) -> Option<&BankPayment> {
-        self.payments.iter().find(|payment| payment.invoice == invoice)
+    /// Returns the large payment, which was interrupted, with the arguments that were approved.
+    pub(super) fn large_payment(&self) -> Option<&BankPayment> {
+        self.payments.iter().find(|payment| payment.euros > APPROVAL_THRESHOLD)
     }
 
     /// Returns true if the journal records how the interrupted call ended.
@@ -74,15 +76,9 @@ impl DemoProof {
     ///
     /// Fails if a payment is missing or was made twice, or if the interrupted call was repeated.
     pub(super) fn evidence_lines(&self) -> Result<Vec<String>, CliError> {
-        let mut invoices: Vec<&str> = self.payments.iter().map(|payment| payment.invoice.as_str()).collect();
-        invoices.sort_unstable();
-        invoices.dedup();
-        if invoices.len() != 3 || self.payments.len() != 3 {
-            let message = format!(
-                "found {} payments of {} invoices, expected 3 of 3",
-                self.payments.len(),
-                invoices.len()
-            );
+        let keys = count_distinct(&self.payments, |payment| &payment.idempotency_key);
+        if keys != 3 || self.payments.len() != 3 {
+            let message = format!("found {} payments of {keys} calls, expected 3 of 3", self.payments.len());
             return Err(CliError::new(message)
                 .with_hint("please report this: it is what Windlass promises never to do"));
         }
@@ -95,10 +91,20 @@ impl DemoProof {
             return Err(CliError::new(message)
                 .with_hint("please report this: it is what Windlass promises never to do"));
         }
+        let paid = match count_distinct(&self.payments, |payment| &payment.invoice) {
+            3 => "three invoices, three payments: each exactly once",
+            // The person changed the number of the large invoice to that of a small one.
+            _ => "three calls, three payments: each exactly once, with the arguments that you approved",
+        };
         Ok(vec![
-            "three invoices, three payments: each exactly once".to_owned(),
+            paid.to_owned(),
             "the interrupted payment was started once, and settled by asking the bank".to_owned(),
             format!("the journal is intact: {} records in one hash chain", self.verified.records.len()),
         ])
     }
+}
+
+/// Returns the number of different values of a field.
+fn count_distinct<'a>(payments: &'a [BankPayment], field: fn(&'a BankPayment) -> &'a String) -> usize {
+    payments.iter().map(field).collect::<BTreeSet<_>>().len()
 }

@@ -415,6 +415,9 @@ pub struct HistoryCompacted {
     /// Usage of the model that summarised the history; absent if no model was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary_usage: Option<Usage>,
+    /// Size of the agent's context window in tokens, as a refused request has shown it; absent if none was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learned_window: Option<u64>,
 }
 
 /// The reason of a compaction.

@@ -759,6 +759,9 @@ impl Run {
         self.context_sources.add(ContentSources::of_items(&history));
         self.replace_history(history);
         self.filtered_input = None;
+        if let Some(window) = compacted.learned_window {
+            self.learned_windows.insert(self.agent.clone(), window);
+        }
         self.usage.add(&compacted.summary_usage.unwrap_or_default());
         // The provider holds another conversation than the one that goes on.
         self.last_response_id = None;

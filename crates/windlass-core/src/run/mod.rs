@@ -86,6 +86,8 @@ pub struct Run {
     previous_response_id: Option<String>,
     last_response_id: Option<String>,
     repeat_counter: RepeatCounter,
+    /// Context windows that refused requests have shown, in tokens.
+    learned_windows: BTreeMap<AgentName, u64>,
     /// Calls that certainly had no effect: their tool was unknown, or they ended the run or were stopped with it before a
     /// body with effects had started.
     ineffective_calls: BTreeSet<CallId>,
@@ -253,6 +255,7 @@ impl Run {
             last_response_id: started.previous_response_id.clone(),
             previous_response_id: started.previous_response_id,
             repeat_counter: RepeatCounter::default(),
+            learned_windows: BTreeMap::new(),
             ineffective_calls: BTreeSet::new(),
             has_call_activity: false,
             ended_by_call: None,
@@ -467,6 +470,12 @@ impl Run {
     /// run continues. There is none after a filter changed the history, because the provider stores another one.
     pub fn last_response_id(&self) -> Option<&str> {
         self.last_response_id.as_deref()
+    }
+
+    /// Returns the size of the current agent's context window in tokens, if a request that the provider refused has shown
+    /// it.
+    pub fn learned_window(&self) -> Option<u64> {
+        self.learned_windows.get(&self.agent).copied()
     }
 
     /// Returns the number of consecutive turns with identical calls.

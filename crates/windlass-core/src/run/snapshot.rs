@@ -10,7 +10,7 @@
 //!
 //! Invariant: the head has the digest of a hash chain over the segments, so whoever vouches for the head vouches for them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -118,6 +118,8 @@ struct SnapshotHead {
     last_response_id: Option<String>,
     repeat_counter: RepeatCounter,
     has_call_activity: bool,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    learned_windows: BTreeMap<AgentName, u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     budget_ledger: Option<Box<BudgetLedger>>,
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -184,6 +186,7 @@ impl ReplayedRun {
             last_response_id: run.last_response_id.clone(),
             repeat_counter: run.repeat_counter.clone(),
             has_call_activity: run.has_call_activity,
+            learned_windows: run.learned_windows.clone(),
             budget_ledger: run.budget_ledger.clone(),
             budget_questions: run.budget_questions,
             is_restored: run.is_restored,
@@ -231,6 +234,7 @@ impl RunOutline {
             previous_response_id: head.previous_response_id,
             last_response_id: head.last_response_id,
             repeat_counter: head.repeat_counter,
+            learned_windows: head.learned_windows,
             ineffective_calls: BTreeSet::new(),
             has_call_activity: head.has_call_activity,
             ended_by_call: None,

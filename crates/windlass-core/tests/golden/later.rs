@@ -169,6 +169,7 @@ pub(super) fn compacted_journal() -> Vec<JournalRecord> {
         tokens_before: 900,
         tokens_after: 500,
         summary_usage: Some(Usage::of_tokens(700, 20)),
+        learned_window: None,
     }));
     journal.append(JournalEntry::ModelRequestFailed(ModelRequestFailed {
         requested: Default::default(),
@@ -185,6 +186,7 @@ pub(super) fn compacted_journal() -> Vec<JournalRecord> {
         tokens_before: 500,
         tokens_after: 90,
         summary_usage: None,
+        learned_window: Some(500),
     }));
     journal.append_response(vec![Item::assistant("Two pages are read.")]);
     journal.records

@@ -1,7 +1,7 @@
 //! Prompts and token ids are those of llama.cpp, for five families of models with their own vocabularies and chat
 //! templates. The test is not shown without `WINDLASS_LLAMA_PYTHON` (a Python with the packages xllamacpp and gguf),
-//! `WINDLASS_TOKENISERS` (a folder `node_modules` with the packages that the script names) and `WINDLASS_GGUF` (the file
-//! of SmolLM2).
+//! `WINDLASS_TOKENISERS` (a folder `node_modules` with the packages that the script names) and `WINDLASS_SMOLLM2` (its
+//! GGUF file). `.ci/run --long` installs them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -26,7 +26,7 @@ fn load(path: &str) -> (GgufTokeniser, ChatTemplate) {
 #[test]
 fn whole_prompts_have_the_token_ids_of_llama_cpp() {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let names = ["WINDLASS_LLAMA_PYTHON", "WINDLASS_TOKENISERS", "WINDLASS_GGUF"];
+    let names = ["WINDLASS_LLAMA_PYTHON", "WINDLASS_TOKENISERS", "WINDLASS_SMOLLM2"];
     let [Some(python), Some(packages), Some(smollm)] = names.map(variable) else {
         let _ = writeln!(
             std::io::stderr(),

@@ -5,6 +5,7 @@ use std::mem::take;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use windlass::core::item::{ContentPart, Item, Message, ReasoningItem, Role, ToolCall};
@@ -16,7 +17,7 @@ use crate::protocol::{DeltaBuffer, ResponseDecoder, ResponseError, StreamProgres
 use crate::sse::SseEvent;
 use crate::wire::{
     BorrowedText, ItemOrigin, RequestBase, annotations_part, find_provider_defined, function_call,
-    non_empty_arguments, parse_raw, resolve_tool_name,
+    keep_other_fields, non_empty_arguments, parse_raw, resolve_tool_name,
 };
 
 /// The decoder of the response to one request.
@@ -73,6 +74,10 @@ struct MessagesWireMessage<'a> {
     stop_sequence: BorrowedText<'a>,
     #[serde(default)]
     usage: Option<MessagesUsage>,
+    #[serde(rename = "role", default)]
+    _role: IgnoredAny,
+    #[serde(flatten)]
+    other: Map<String, Value>,
 }
 
 #[derive(Clone, Default, Deserialize)]
@@ -139,6 +144,8 @@ struct MessagesEvent<'a> {
     message: Option<MessagesWireMessage<'a>>,
     #[serde(default)]
     usage: Option<MessagesUsage>,
+    #[serde(default)]
+    context_management: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -159,6 +166,8 @@ struct MessagesDelta<'a> {
     stop_reason: BorrowedText<'a>,
     #[serde(borrow, default)]
     stop_sequence: BorrowedText<'a>,
+    #[serde(default)]
+    container: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -227,7 +236,11 @@ impl ResponseDecoder for MessagesDecoder<'_> {
                 if let Some(delta) = parsed.delta {
                     self.stop_reason = delta.stop_reason.into_option().or(self.stop_reason.take());
                     self.stop_sequence = delta.stop_sequence.into_option().or(self.stop_sequence.take());
+                    let container = delta.container.map(|container| ("container".to_owned(), container));
+                    keep_other_fields(&mut self.response, container.into_iter().collect());
                 }
+                let edits = parsed.context_management.map(|edits| ("context_management".to_owned(), edits));
+                keep_other_fields(&mut self.response, edits.into_iter().collect());
                 if let Some(later) = parsed.usage {
                     self.usage.get_or_insert_default().merge(later);
                 }
@@ -295,6 +308,7 @@ impl<'a> MessagesDecoder<'a> {
         self.stop_reason = message.stop_reason.into_option();
         self.stop_sequence = message.stop_sequence.into_option();
         self.usage = message.usage;
+        keep_other_fields(&mut self.response, message.other);
     }
 }
 

@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 use windlass::core::item::{ContentPart, Item, MediaSource, OutputContent, OutputStatus, Role, ToolCall};
 use windlass::model::{ModelRequest, ToolChoice, ToolDefinition, ToolKind};
 
-use super::{ComputerVersion, DEFAULT_MAX_TOKENS};
+use super::{ComputerVersion, max_output_tokens};
+use crate::media_support::{ALL_FORMS, MediaSupport};
 use crate::prompt_cache::{cached_turns, wants_cache_points};
 use crate::wire::{
     ItemOrigin, MediaLocation, RequestBase, RequestFields, called_tool_names, chosen_tool_name,
-    find_offered_tool, offered_tools, to_wire_name, with_annotations,
+    describe_output_schema, find_offered_tool, offered_tools, to_wire_name, with_annotations,
 };
 
 /// The names of the toolsets. A call of one of their members is a call of our computer tool with an `action`.
@@ -30,6 +31,10 @@ struct OfferedToolset<'a> {
     tool: &'a str,
 }
 
+/// The forms of images and files that the API accepts.
+pub(super) const MESSAGES_MEDIA: MediaSupport =
+    MediaSupport { api: "the Messages API", images: ALL_FORMS, files: ALL_FORMS };
+
 /// The field of a cache point.
 const CACHE_CONTROL: &str = "cache_control";
 
@@ -44,9 +49,7 @@ impl Serialize for MessagesRequestBody<'_> {
         let RequestBase { request, is_streamed, .. } = &self.base;
         let settings = request.settings;
         let mut fields = RequestFields::start(serializer, &self.base)?;
-        // The budget of the reasoning is a part of the maximum.
-        let default_maximum = settings.thinking_budget.unwrap_or(0).saturating_add(DEFAULT_MAX_TOKENS);
-        fields.put("max_tokens", &settings.max_tokens.unwrap_or(default_maximum))?;
+        fields.put("max_tokens", &max_output_tokens(settings))?;
         let (system, mut messages) = encode_conversation(&self.base, self.offered_toolset());
         let (mut tools, mut choice) = (self.encode_tools(), self.encode_tool_choice());
         if tools.is_empty() && !settings.extra.contains_key("tools") {
@@ -73,8 +76,8 @@ impl Serialize for MessagesRequestBody<'_> {
         fields.put("messages", &messages)?;
         fields.put_tools(&tools, choice)?;
         fields.put_sampling()?;
-        let format =
-            request.output_schema.map(|output| json!({ "type": "json_schema", "schema": output.schema }));
+        let strict_output = request.output_schema.filter(|output| output.is_strict);
+        let format = strict_output.map(|output| json!({ "type": "json_schema", "schema": output.schema }));
         let mut config = serde_json::Map::new();
         config.extend(settings.reasoning_effort.as_ref().map(|effort| ("effort".to_owned(), json!(effort))));
         config.extend(format.map(|format| ("format".to_owned(), format)));
@@ -252,6 +255,9 @@ fn encode_conversation(
     let (request, origin) = (&base.request, base.origin);
     let encode_input_part = |part: &ContentPart| encode_input_part(part, origin);
     let mut system: Vec<String> = request.instructions.map(str::to_owned).into_iter().collect();
+    // The API accepts strict schemas only.
+    let other_output = request.output_schema.filter(|output| !output.is_strict);
+    system.extend(other_output.map(describe_output_schema));
     let mut turns: Vec<MessagesTurn> = Vec::new();
     let mut push_block = |role: &'static str, block: Value| match turns.last_mut() {
         Some(turn) if turn.role == role => turn.content.push(block),
@@ -287,7 +293,10 @@ fn encode_conversation(
             Item::Output(output) => {
                 let content = match &output.content {
                     OutputContent::Text(text) => Value::from(text.as_str()),
-                    OutputContent::Parts(parts) => parts.iter().filter_map(encode_input_part).collect(),
+                    OutputContent::Parts(parts) => {
+                        let parts = parts.iter().map(|part| MESSAGES_MEDIA.describe_refused(part));
+                        parts.filter_map(|part| encode_input_part(&part)).collect()
+                    }
                 };
                 let mut result =
                     json!({ "type": "tool_result", "tool_use_id": output.call.as_str(), "content": content });

@@ -3,7 +3,7 @@
 mod decode;
 mod encode;
 
-use windlass::model::{ModelError, ModelErrorKind, ToolDefinition, ToolKind};
+use windlass::model::{ModelError, ModelErrorKind, ModelSettings, ToolDefinition, ToolKind};
 
 use crate::api_key::ApiKey;
 use crate::endpoint::{ApiKeyHeader, EndpointConfig, endpoint_builder_methods, without_blank};
@@ -135,6 +135,13 @@ pub struct MessagesProtocol {
     pub computer_version: Option<ComputerVersion>,
 }
 
+/// Returns the maximum of output tokens that a request asks for.
+fn max_output_tokens(settings: &ModelSettings) -> u64 {
+    // The budget of the reasoning is a part of the maximum.
+    let default_maximum = settings.thinking_budget.unwrap_or(0).saturating_add(DEFAULT_MAX_TOKENS);
+    settings.max_tokens.unwrap_or(default_maximum)
+}
+
 impl ModelProtocol for MessagesProtocol {
     fn name(&self) -> &str {
         "messages"
@@ -160,6 +167,7 @@ impl ModelProtocol for MessagesProtocol {
             );
             return Err(ModelError::new(text).with_kind(ModelErrorKind::InvalidRequest));
         }
+        encode::MESSAGES_MEDIA.check(&request.request)?;
         let body = encode::MessagesRequestBody {
             base: RequestBase::new(request, WireProtocol::Messages),
             computer_version: self.computer_version,
@@ -169,6 +177,10 @@ impl ModelProtocol for MessagesProtocol {
 
     fn decoder<'a>(&'a self, request: ProtocolRequest<'a>) -> Box<dyn ResponseDecoder + 'a> {
         Box::new(MessagesDecoder::new(RequestBase::new(&request, WireProtocol::Messages)))
+    }
+
+    fn max_output_tokens(&self, settings: &ModelSettings) -> Option<u64> {
+        Some(max_output_tokens(settings))
     }
 
     fn check_tool_support(&self, tool: &ToolDefinition) -> Result<(), String> {

@@ -4,7 +4,8 @@ use std::mem::take;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value, json};
 use windlass::core::item::{ContentPart, Item, Message, ReasoningItem, Role};
 use windlass::core::usage::Usage;
 use windlass::model::{FinishReason, ModelResponse};
@@ -12,7 +13,7 @@ use windlass::model::{FinishReason, ModelResponse};
 use super::converse_encode::REASONING_KIND;
 use crate::protocol::{DeltaBuffer, ResponseDecoder, ResponseError, StreamProgress};
 use crate::sse::SseEvent;
-use crate::wire::{RequestBase, function_call, incomplete_error, resolve_tool_name};
+use crate::wire::{RequestBase, function_call, incomplete_error, keep_other_fields, resolve_tool_name};
 
 /// The decoder of the response to one request.
 pub(crate) struct ConverseDecoder<'a> {
@@ -36,6 +37,8 @@ struct ConverseResponse {
     usage: Option<ConverseUsage>,
     #[serde(default)]
     service_tier: Option<ConverseTier>,
+    #[serde(flatten)]
+    other: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -91,6 +94,13 @@ struct ConverseEvent {
     usage: Option<ConverseUsage>,
     #[serde(default)]
     service_tier: Option<ConverseTier>,
+    /// Padding of random length.
+    #[serde(rename = "p", default)]
+    _padding: IgnoredAny,
+    #[serde(rename = "role", default)]
+    _role: IgnoredAny,
+    #[serde(flatten)]
+    other: Map<String, Value>,
 }
 
 /// Maximum number of blocks in a streamed response.
@@ -203,6 +213,7 @@ impl ResponseDecoder for ConverseDecoder<'_> {
         self.blocks = received.output.message.content;
         self.stop_reason = Some(received.stop_reason);
         self.usage = received.usage;
+        keep_other_fields(&mut self.response, received.other);
         self.response.details.service_tier = received.service_tier.map(|tier| tier.kind);
         self.take_response()
     }
@@ -214,6 +225,7 @@ impl ResponseDecoder for ConverseDecoder<'_> {
     ) -> Result<StreamProgress, ResponseError> {
         let received: ConverseEvent = serde_json::from_str(event.data).map_err(ResponseError::invalid)?;
         let place = received.content_block_index;
+        keep_other_fields(&mut self.response, received.other);
         match event.name.unwrap_or_default() {
             "contentBlockStart" => {
                 self.reach_block(place)?;

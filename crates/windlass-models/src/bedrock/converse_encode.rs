@@ -5,12 +5,16 @@ use serde_json::{Map, Value, json};
 use windlass::core::item::{ContentPart, Item, MediaSource, OutputContent, OutputStatus, Role};
 use windlass::model::{ModelRequest, ToolChoice};
 
+use crate::media_support::{MediaForm, MediaSupport};
 use crate::prompt_cache::{cached_turns, wants_cache_points};
 use crate::wire::{
-    MediaLocation, RequestBase, RequestFields, called_tool_names, chosen_tool_name, offered_tools,
-    output_schema_name, to_wire_name,
+    MediaLocation, RequestBase, RequestFields, called_tool_names, chosen_tool_name, describe_output_schema,
+    offered_tools, output_schema_name, to_wire_name,
 };
 
+/// The forms of images and files that the API accepts.
+pub(super) const CONVERSE_MEDIA: MediaSupport =
+    MediaSupport { api: "Bedrock", images: &[MediaForm::Bytes], files: &[MediaForm::Bytes] };
 /// The `type` in the raw value of reasoning items from this protocol.
 pub(super) const REASONING_KIND: &str = "converse.reasoning";
 
@@ -62,7 +66,7 @@ impl Serialize for ConverseRequestBody<'_> {
         }
         let mut output = Map::new();
         output.extend(settings.reasoning_effort.as_ref().map(|effort| ("effort".to_owned(), json!(effort))));
-        output.extend(request.output_schema.map(|output| {
+        output.extend(request.output_schema.filter(|output| output.is_strict).map(|output| {
             let schema =
                 json!({ "schema": output.schema.to_string(), "name": output_schema_name(&output.name) });
             let format = json!({ "type": "json_schema", "structure": { "jsonSchema": schema } });
@@ -168,6 +172,9 @@ struct ConverseMessage {
 fn encode_conversation(base: &RequestBase<'_>) -> (Vec<String>, Vec<ConverseMessage>) {
     let (request, origin) = (&base.request, base.origin);
     let mut system: Vec<String> = request.instructions.map(str::to_owned).into_iter().collect();
+    // The API accepts strict schemas only.
+    let other_output = request.output_schema.filter(|output| !output.is_strict);
+    system.extend(other_output.map(describe_output_schema));
     let mut messages: Vec<ConverseMessage> = Vec::new();
     let mut push_block = |role: &'static str, block: Value| match messages.last_mut() {
         Some(message) if message.role == role => message.content.push(block),
@@ -202,7 +209,10 @@ fn encode_conversation(base: &RequestBase<'_>) -> (Vec<String>, Vec<ConverseMess
             Item::Output(output) => {
                 let mut content: Vec<Value> = match &output.content {
                     OutputContent::Text(text) => vec![json!({ "text": text })],
-                    OutputContent::Parts(parts) => parts.iter().filter_map(encode_part).collect(),
+                    OutputContent::Parts(parts) => {
+                        let parts = parts.iter().map(|part| CONVERSE_MEDIA.describe_refused(part));
+                        parts.filter_map(|part| encode_part(&part)).collect()
+                    }
                 };
                 if content.is_empty() {
                     // The provider refuses a result without content.

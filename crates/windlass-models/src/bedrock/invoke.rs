@@ -2,7 +2,9 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use windlass::model::{ModelError, ModelErrorKind, ModelResponse, ToolDefinition, ToolSearchPlace};
+use windlass::model::{
+    ModelError, ModelErrorKind, ModelResponse, ModelSettings, ToolDefinition, ToolSearchPlace,
+};
 
 use crate::anthropic::MessagesProtocol;
 use crate::azure::encode_path_segment;
@@ -56,6 +58,10 @@ impl ModelProtocol for InvokeProtocol {
 
     fn decoder<'a>(&'a self, request: ProtocolRequest<'a>) -> Box<dyn ResponseDecoder + 'a> {
         Box::new(InvokeDecoder { inner: self.messages.decoder(request) })
+    }
+
+    fn max_output_tokens(&self, settings: &ModelSettings) -> Option<u64> {
+        self.messages.max_output_tokens(settings)
     }
 
     fn check_tool_support(&self, tool: &ToolDefinition) -> Result<(), String> {

@@ -118,6 +118,7 @@ impl ModelProtocol for ConverseProtocol {
 
     fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
         check_settings("Bedrock", request.request.settings, &CONVERSE_SETTINGS, &["parallel_tool_calls"])?;
+        converse_encode::CONVERSE_MEDIA.check(&request.request)?;
         let base = RequestBase::new(request, WireProtocol::Converse);
         let method = if request.is_streamed { "converse-stream" } else { "converse" };
         let path = format!("/model/{}/{method}", encode_path_segment(request.model));

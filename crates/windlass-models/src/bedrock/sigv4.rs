@@ -1,7 +1,8 @@
 //! Signatures of AWS (version 4) over requests.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::future::Future;
+use std::time::{Duration, SystemTime};
 
 use aws_credential_types::Credentials;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use hyper::Request;
 
 use crate::api_key::ApiKey;
+use crate::renewal::RenewedSecret;
 use crate::signer::{RequestSigner, SignError};
 use windlass_net::BoxFuture;
 
@@ -22,6 +24,7 @@ pub struct AwsCredentials {
     access_key_id: String,
     secret_access_key: ApiKey,
     session_token: Option<ApiKey>,
+    valid_for: Option<Duration>,
 }
 
 impl AwsCredentials {
@@ -31,7 +34,15 @@ impl AwsCredentials {
             access_key_id: access_key_id.to_owned(),
             secret_access_key: secret_access_key.into(),
             session_token: None,
+            valid_for: None,
         }
+    }
+
+    /// Sets the time for which the credentials are valid from now on. It counts for [`SigV4Signer::renewing`].
+    #[must_use]
+    pub fn valid_for(mut self, time: Duration) -> Self {
+        self.valid_for = Some(time);
+        self
     }
 
     /// Sets the token of a temporary session.
@@ -50,11 +61,32 @@ impl AwsCredentials {
 }
 
 /// A signer with AWS credentials. It signs the method, the address, all headers and the body.
+///
+/// The credentials of a role or of a session expire, often within an hour, and a run may take longer. A function fetches
+/// new ones in time:
+///
+/// ```
+/// use std::time::Duration;
+/// use windlass_models::{AwsCredentials, SigV4Signer};
+///
+/// let signer = SigV4Signer::renewing("eu-central-1", || async {
+///     // From STS, from the metadata of the machine, or from the SDK of AWS.
+///     let credentials = AwsCredentials::new("ASIA…", "secret").session_token("token");
+///     Ok(credentials.valid_for(Duration::from_secs(3600)))
+/// });
+/// ```
 #[derive(Clone)]
 pub struct SigV4Signer {
     region: String,
-    credentials: AwsCredentials,
+    credentials: CredentialSource,
     clock: fn() -> SystemTime,
+}
+
+/// The source of credentials.
+#[derive(Clone)]
+enum CredentialSource {
+    Fixed(AwsCredentials),
+    Renewed(RenewedSecret<AwsCredentials>),
 }
 
 impl fmt::Debug for SigV4Signer {
@@ -66,6 +98,17 @@ impl fmt::Debug for SigV4Signer {
 impl SigV4Signer {
     /// Creates a signer for Bedrock in a region.
     pub fn new(region: &str, credentials: AwsCredentials) -> Self {
+        let credentials = CredentialSource::Fixed(credentials);
+        Self { region: region.to_owned(), credentials, clock: SystemTime::now }
+    }
+
+    /// Creates a signer for Bedrock in a region, whose credentials a function fetches: for every request, or before the
+    /// old ones expire if it says when that is ([`AwsCredentials::valid_for`]). Concurrent requests wait for one fetch.
+    pub fn renewing<F>(region: &str, fetch: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<AwsCredentials, SignError>> + Send + 'static,
+    {
+        let credentials = CredentialSource::Renewed(RenewedSecret::new(fetch));
         Self { region: region.to_owned(), credentials, clock: SystemTime::now }
     }
 
@@ -76,8 +119,8 @@ impl SigV4Signer {
         self
     }
 
-    fn sign_now(&self, request: &mut Request<Bytes>) -> Result<(), SignError> {
-        let AwsCredentials { access_key_id, secret_access_key, session_token } = &self.credentials;
+    fn sign_with(&self, credentials: &AwsCredentials, request: &mut Request<Bytes>) -> Result<(), SignError> {
+        let AwsCredentials { access_key_id, secret_access_key, session_token, .. } = credentials;
         let token = session_token.as_ref().map(|token| token.reveal().to_owned());
         let identity =
             Credentials::new(access_key_id, secret_access_key.reveal(), token, None, "windlass").into();
@@ -107,6 +150,14 @@ impl SigV4Signer {
 
 impl RequestSigner for SigV4Signer {
     fn sign<'a>(&'a self, request: &'a mut Request<Bytes>) -> BoxFuture<'a, Result<(), SignError>> {
-        Box::pin(async move { self.sign_now(request) })
+        Box::pin(async move {
+            match &self.credentials {
+                CredentialSource::Fixed(credentials) => self.sign_with(credentials, request),
+                CredentialSource::Renewed(source) => {
+                    let credentials = source.current(|credentials| credentials.valid_for).await?;
+                    self.sign_with(&credentials, request)
+                }
+            }
+        })
     }
 }

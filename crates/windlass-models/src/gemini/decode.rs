@@ -4,6 +4,7 @@ use std::mem::take;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use windlass::core::item::{ContentPart, Item, Message, ReasoningItem, Role};
 use windlass::core::usage::Usage;
@@ -14,7 +15,9 @@ use crate::call_ids::made_up_call_id;
 use crate::error::ProviderError;
 use crate::protocol::{DeltaBuffer, ResponseDecoder, ResponseError, StreamProgress};
 use crate::sse::SseEvent;
-use crate::wire::{RequestBase, annotations_part, function_call, incomplete_error, resolve_tool_name};
+use crate::wire::{
+    RequestBase, annotations_part, function_call, incomplete_error, keep_other_fields, resolve_tool_name,
+};
 
 /// The decoder of the response to one request.
 pub(crate) struct GeminiDecoder<'a> {
@@ -32,11 +35,13 @@ pub(crate) struct GeminiDecoder<'a> {
 #[derive(Default)]
 struct GeminiResponse {
     candidates: Vec<GeminiCandidate>,
-    prompt_feedback: Option<GeminiFeedback>,
+    prompt_feedback: Option<Value>,
     usage_metadata: Option<GeminiUsage>,
     model_version: Option<String>,
     response_id: Option<String>,
     error: Option<Value>,
+    #[serde(flatten)]
+    other: Map<String, Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -46,18 +51,16 @@ struct GeminiCandidate {
     finish_reason: Option<String>,
     grounding_metadata: Option<Value>,
     logprobs_result: Option<Value>,
+    #[serde(rename = "index")]
+    _index: IgnoredAny,
+    #[serde(flatten)]
+    other: Map<String, Value>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct GeminiWireContent {
     parts: Vec<Value>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct GeminiFeedback {
-    block_reason: Option<String>,
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
@@ -108,9 +111,14 @@ impl<'a> GeminiDecoder<'a> {
         self.response.response_id = received.response_id.or(self.response.response_id.take());
         self.response.model = received.model_version.or(self.response.model.take());
         self.usage = received.usage_metadata.or(self.usage);
-        self.block_reason =
-            received.prompt_feedback.and_then(|given| given.block_reason).or(self.block_reason.take());
+        if let Some(feedback) = received.prompt_feedback {
+            let reason = feedback["blockReason"].as_str().map(str::to_owned);
+            self.block_reason = reason.or(self.block_reason.take());
+            self.response.details.other.insert("promptFeedback".to_owned(), feedback);
+        }
+        keep_other_fields(&mut self.response, received.other);
         let Some(candidate) = received.candidates.into_iter().next() else { return Ok(()) };
+        keep_other_fields(&mut self.response, candidate.other);
         self.finish_reason = candidate.finish_reason.or(self.finish_reason.take());
         self.annotations.extend(candidate.grounding_metadata);
         self.response.details.logprobs.extend(candidate.logprobs_result);

@@ -8,9 +8,14 @@ use serde_json::{Map, Value, json};
 use windlass::core::item::{ContentPart, Item, MediaSource, OutputContent, OutputStatus, Role, ToolCall};
 use windlass::model::{ModelRequest, ToolChoice, ToolKind};
 
+use crate::media_support::{ALL_FORMS, MediaSupport};
 use crate::wire::{
     ItemOrigin, MediaLocation, RequestBase, RequestFields, chosen_tool_name, offered_tools, to_wire_name,
 };
+
+/// The forms of images and files that the API accepts.
+pub(super) const GEMINI_MEDIA: MediaSupport =
+    MediaSupport { api: "Gemini", images: ALL_FORMS, files: ALL_FORMS };
 
 /// The field of a part that holds a signature.
 pub(super) const SIGNATURE_FIELD: &str = "thoughtSignature";
@@ -199,7 +204,8 @@ fn encode_conversation(base: &RequestBase<'_>) -> (String, Vec<GeminiContent>) {
                 push_part("user", encode_response(&calls, output.call.as_str(), key, &text));
                 if let OutputContent::Parts(parts) = &output.content {
                     let media = parts.iter().filter(|part| !matches!(part, ContentPart::Text { .. }));
-                    media.filter_map(encode_part).for_each(|part| push_part("user", part));
+                    let media = media.map(|part| GEMINI_MEDIA.describe_refused(part));
+                    media.filter_map(|part| encode_part(&part)).for_each(|part| push_part("user", part));
                 }
             }
             Item::Handoff(handoff) => {

@@ -165,6 +165,7 @@ impl ModelProtocol for GeminiProtocol {
             GeminiHost::Vertex => &["parallel_tool_calls"],
         };
         check_settings("Gemini", request.request.settings, &GEMINI_SETTINGS, unsupported)?;
+        encode::GEMINI_MEDIA.check(&request.request)?;
         let base = RequestBase::new(request, WireProtocol::Gemini);
         let method = if request.is_streamed { "streamGenerateContent?alt=sse" } else { "generateContent" };
         let model = request.model.strip_prefix("models/").unwrap_or(request.model);

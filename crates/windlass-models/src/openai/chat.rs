@@ -58,6 +58,7 @@ impl ModelProtocol for ChatProtocol {
         let ChatDialect { token_limit, unsupported_settings, .. } = self.dialect;
         let api = if unsupported_settings.is_empty() { "Chat Completions" } else { "the provider" };
         check_settings(api, request.request.settings, &CHAT_SETTINGS, unsupported_settings)?;
+        self.dialect.media_support().check(&request.request)?;
         let base = RequestBase::new(request, WireProtocol::Chat);
         let token_limit = token_limit.name_for(request.host);
         let body = ChatRequestBody { base, token_limit, dialect: self.dialect };

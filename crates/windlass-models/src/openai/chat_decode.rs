@@ -7,6 +7,7 @@ use std::mem::take;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use windlass::core::item::{CallKind, ContentPart, Item, Message, ReasoningItem, Role, ToolCall};
 use windlass::model::{FinishReason, ModelResponse};
@@ -18,7 +19,7 @@ use crate::protocol::{DeltaBuffer, ResponseDecoder, ResponseError, StreamProgres
 use crate::sse::SseEvent;
 use crate::wire::{
     BorrowedText, RequestBase, TextOrValue, annotations_part, function_call, incomplete_error,
-    interrupted_error, resolve_tool_name,
+    interrupted_error, keep_other_fields, resolve_tool_name,
 };
 
 /// The `type` in the raw value of reasoning items from this protocol.
@@ -70,6 +71,15 @@ struct ChatChunk<'a> {
     error: Option<Value>,
     #[serde(borrow, default)]
     service_tier: BorrowedText<'a>,
+    // These are in every chunk, and say nothing.
+    #[serde(rename = "object", default)]
+    _object: IgnoredAny,
+    #[serde(rename = "created", default)]
+    _created: IgnoredAny,
+    #[serde(rename = "obfuscation", default)]
+    _obfuscation: IgnoredAny,
+    #[serde(flatten)]
+    other: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -82,6 +92,9 @@ struct ChatChoice<'a> {
     finish_reason: BorrowedText<'a>,
     #[serde(default)]
     logprobs: Option<ChatLogprobs>,
+    /// The verdict of Azure's filter about the text.
+    #[serde(default)]
+    content_filter_results: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -275,6 +288,7 @@ impl<'a> ChatDecoder<'a> {
         if let Some(tier) = chunk.service_tier.0 {
             self.response.details.service_tier = Some(tier.into_owned());
         }
+        keep_other_fields(&mut self.response, chunk.other);
         for choice in chunk.choices.into_iter().flatten() {
             if choice.index > 0 {
                 let text = self.alternatives.entry(choice.index).or_default();
@@ -284,6 +298,9 @@ impl<'a> ChatDecoder<'a> {
                 continue;
             }
             self.has_choice = true;
+            if let Some(results) = choice.content_filter_results.filter(|results| !is_empty(results)) {
+                self.response.details.other.insert("content_filter_results".to_owned(), results);
+            }
             let logprobs = choice.logprobs.and_then(|logprobs| logprobs.content);
             self.response.details.logprobs.extend(logprobs.into_iter().flatten());
             if let Some(delta) = choice.delta {

@@ -1,5 +1,8 @@
 //! Dialects of Chat Completions: the points in which compatible providers differ.
 
+use serde::Deserialize;
+
+use crate::media_support::{ALL_FORMS, MediaForm, MediaSupport};
 use crate::wire::is_openai_host;
 
 /// A dialect of the Chat Completions API.
@@ -32,11 +35,20 @@ pub struct ChatDialect {
     pub stream_usage: StreamUsageRequest,
     /// The models whose prompts have cache points.
     pub cache_points: ChatCachePoints,
+    /// True if the provider fetches files by their URL. OpenAI accepts bytes and ids of uploaded files only.
+    pub has_file_urls: bool,
     /// Names of settings that the provider lacks, although the API has them.
     pub unsupported_settings: &'static [&'static str],
 }
 
 impl ChatDialect {
+    /// Returns the forms of images and files that the provider accepts.
+    pub(super) fn media_support(&self) -> MediaSupport {
+        let files: &[MediaForm] =
+            if self.has_file_urls { ALL_FORMS } else { &[MediaForm::FileId, MediaForm::Bytes] };
+        MediaSupport { api: "Chat Completions", images: &[MediaForm::Url, MediaForm::Bytes], files }
+    }
+
     /// The dialect of most servers.
     pub(crate) const PLAIN: Self = Self {
         token_limit: TokenLimitField::ByHost,
@@ -45,6 +57,7 @@ impl ChatDialect {
         seed_field: None,
         stream_usage: StreamUsageRequest::ByOption,
         cache_points: ChatCachePoints::Nowhere,
+        has_file_urls: false,
         unsupported_settings: &[],
     };
 
@@ -84,6 +97,12 @@ impl ChatDialect {
         Self { seed_field: Some(name), ..self }
     }
 
+    /// Sets whether the provider fetches files by their URL.
+    #[must_use]
+    pub fn has_file_urls(self, has_file_urls: bool) -> Self {
+        Self { has_file_urls, ..self }
+    }
+
     /// Sets the names of the settings that the provider lacks, although the API has them.
     #[must_use]
     pub fn unsupported_settings(self, names: &'static [&'static str]) -> Self {
@@ -92,7 +111,8 @@ impl ChatDialect {
 }
 
 /// The field that limits the output tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TokenLimitField {
     /// The field of the host: OpenAI and Azure have another one than most servers.
@@ -116,7 +136,8 @@ impl TokenLimitField {
 }
 
 /// The form in which a typed output is requested.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ChatOutputFormat {
     /// `response_format` with the JSON Schema.

@@ -13,8 +13,8 @@ use super::chat_dialect::{
 };
 use crate::prompt_cache::{cached_turns, wants_cache_points};
 use crate::wire::{
-    ItemOrigin, MediaLocation, RequestBase, RequestFields, chosen_tool_name, find_offered_tool,
-    offered_tools, output_schema_name, to_wire_name,
+    ItemOrigin, MediaLocation, RequestBase, RequestFields, chosen_tool_name, describe_output_schema,
+    find_offered_tool, offered_tools, output_schema_name, to_wire_name,
 };
 
 /// The body of a request.
@@ -58,7 +58,7 @@ impl Serialize for ChatRequestBody<'_> {
                 ChatOutputFormat::JsonSchema => json!({ "type": "json_schema", "json_schema": {
                     "name": output_schema_name(&output.name),
                     "schema": output.schema,
-                    "strict": true,
+                    "strict": output.is_strict,
                 }}),
                 ChatOutputFormat::JsonObject => json!({ "type": "json_object" }),
             }),
@@ -178,8 +178,7 @@ fn encode_messages<'a>(
         turns.messages.push(ChatMessage::System { content: instructions.into() });
     }
     if let (Some(output), ChatOutputFormat::JsonObject) = (request.output_schema, dialect.output_format) {
-        let content =
-            format!("Answer with a JSON object that matches this JSON Schema:\n{}", output.schema).into();
+        let content = describe_output_schema(output).into();
         turns.messages.push(ChatMessage::System { content });
     }
     for item in request.input {
@@ -207,10 +206,11 @@ impl<'a> ChatMessageBuilder<'a> {
                 self.flush_assistant();
                 let tool_call_id = to_wire_call_id(output.call.as_str(), self.dialect.call_ids);
                 if let OutputContent::Parts(parts) = &output.content {
+                    let support = self.dialect.media_support();
                     let media: Vec<Value> = parts
                         .iter()
                         .filter(|part| !matches!(part, ContentPart::Text { .. }))
-                        .filter_map(encode_content_part)
+                        .filter_map(|part| encode_content_part(&support.describe_refused(part)))
                         .collect();
                     if !media.is_empty() {
                         self.tool_media

@@ -4,6 +4,7 @@ use windlass::model::{ModelError, ToolDefinition, ToolKind};
 
 use super::responses_decode::ResponsesDecoder;
 use super::responses_encode::{ResponsesRequestBody, is_own_response};
+use crate::media_support::{ALL_FORMS, MediaSupport};
 use crate::protocol::{EncodedRequest, ModelProtocol, ProtocolRequest, ResponseDecoder};
 use crate::provider_model::ProviderModel;
 use crate::setting_support::check_settings;
@@ -64,6 +65,10 @@ impl ResponsesModel {
     }
 }
 
+/// The forms of images and files that the API accepts.
+const RESPONSES_MEDIA: MediaSupport =
+    MediaSupport { api: "the Responses API", images: ALL_FORMS, files: ALL_FORMS };
+
 impl ModelProtocol for ResponsesProtocol {
     fn name(&self) -> &str {
         "responses"
@@ -75,6 +80,7 @@ impl ModelProtocol for ResponsesProtocol {
 
     fn encode(&self, request: &ProtocolRequest<'_>) -> Result<EncodedRequest, ModelError> {
         check_settings("the Responses API", request.request.settings, &RESPONSES_SETTINGS, &[])?;
+        RESPONSES_MEDIA.check(&request.request)?;
         let base = RequestBase::new(request, WireProtocol::Responses);
         let body = ResponsesRequestBody::new(base, &self.conversation_state);
         let encoded = EncodedRequest::new("/responses", encode_body(&body)?);

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use windlass::core::{
@@ -21,7 +22,7 @@ use crate::protocol::{DeltaBuffer, ResponseDecoder, ResponseError, StreamProgres
 use crate::sse::SseEvent;
 use crate::wire::{
     BorrowedText, ItemOrigin, RequestBase, annotations_part, find_offered_tool, function_call,
-    incomplete_error, parse_raw, resolve_tool_name,
+    incomplete_error, keep_other_fields, parse_raw, resolve_tool_name,
 };
 
 /// The decoder of the response to one request.
@@ -152,6 +153,55 @@ struct ResponseObject<'a> {
     usage: Option<OpenAiUsage>,
     #[serde(borrow, default)]
     service_tier: BorrowedText<'a>,
+    // The fields that repeat the request.
+    #[serde(rename = "object", default)]
+    _object: IgnoredAny,
+    #[serde(rename = "created_at", default)]
+    _created_at: IgnoredAny,
+    #[serde(rename = "completed_at", default)]
+    _completed_at: IgnoredAny,
+    #[serde(rename = "background", default)]
+    _background: IgnoredAny,
+    #[serde(rename = "instructions", default)]
+    _instructions: IgnoredAny,
+    #[serde(rename = "max_output_tokens", default)]
+    _max_output_tokens: IgnoredAny,
+    #[serde(rename = "max_tool_calls", default)]
+    _max_tool_calls: IgnoredAny,
+    #[serde(rename = "metadata", default)]
+    _metadata: IgnoredAny,
+    #[serde(rename = "parallel_tool_calls", default)]
+    _parallel_tool_calls: IgnoredAny,
+    #[serde(rename = "previous_response_id", default)]
+    _previous_response_id: IgnoredAny,
+    #[serde(rename = "prompt_cache_key", default)]
+    _prompt_cache_key: IgnoredAny,
+    #[serde(rename = "prompt_cache_retention", default)]
+    _prompt_cache_retention: IgnoredAny,
+    #[serde(rename = "safety_identifier", default)]
+    _safety_identifier: IgnoredAny,
+    #[serde(rename = "store", default)]
+    _store: IgnoredAny,
+    #[serde(rename = "temperature", default)]
+    _temperature: IgnoredAny,
+    #[serde(rename = "tool_choice", default)]
+    _tool_choice: IgnoredAny,
+    #[serde(rename = "tools", default)]
+    _tools: IgnoredAny,
+    #[serde(rename = "top_logprobs", default)]
+    _top_logprobs: IgnoredAny,
+    #[serde(rename = "top_p", default)]
+    _top_p: IgnoredAny,
+    #[serde(rename = "truncation", default)]
+    _truncation: IgnoredAny,
+    #[serde(rename = "user", default)]
+    _user: IgnoredAny,
+    #[serde(rename = "text", default)]
+    _text: IgnoredAny,
+    #[serde(rename = "reasoning", default)]
+    _reasoning: IgnoredAny,
+    #[serde(flatten)]
+    other: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -204,6 +254,7 @@ fn decode_response(
         ..ModelResponse::default()
     };
     decoded.details.service_tier = response.service_tier.into_option();
+    keep_other_fields(&mut decoded, response.other);
     for raw in output {
         let item = decode_item(raw, base, &answered, &mut decoded.details.logprobs)?;
         decoded.items.push(Arc::new(item));

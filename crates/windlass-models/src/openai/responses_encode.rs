@@ -393,7 +393,7 @@ impl Serialize for ResponsesRequestBody<'_> {
                 "type": "json_schema",
                 "name": output_schema_name(&output.name),
                 "schema": output.schema,
-                "strict": true,
+                "strict": output.is_strict,
             });
             ("format".to_owned(), format)
         }));

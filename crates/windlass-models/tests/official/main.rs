@@ -221,7 +221,7 @@ impl RecordedTestRequest {
             reasoning_effort: Some("low".to_owned()),
             ..ModelSettings::default()
         };
-        let output = Some(OutputSchema { name: "Report".to_owned(), schema: parameters });
+        let output = Some(OutputSchema { name: "Report".to_owned(), schema: parameters, is_strict: true });
         Self { input: items.into_iter().map(Arc::new).collect(), tools: vec![tool], settings, output }
     }
 

@@ -112,6 +112,7 @@ async fn a_server_of_the_configuration_has_its_api_headers_and_key() {
         (ServerApi::Responses, "responses", "/gate/responses?tenant=7", "authorization"),
         (ServerApi::Messages, "messages", "/gate/v1/messages?tenant=7", "x-api-key"),
         (ServerApi::Gemini, "gemini", "/gate/models/m1:generateContent?tenant=7", "x-goog-api-key"),
+        (ServerApi::Converse, "converse", "/gate/model/m1/converse?tenant=7", "authorization"),
     ] {
         let server = FakeProvider::start([plain_answer(name)]).await.expect("a server");
         let mut settings = ProviderSettings::new(&format!("{}/gate?tenant=7", server.root_url()), api);
@@ -128,6 +129,33 @@ async fn a_server_of_the_configuration_has_its_api_headers_and_key() {
         let missing = settings.model("lab", "m1", |_| None).expect_err("the variable is not set").to_string();
         assert!(missing.contains("LAB_KEY") && missing.contains("lab"), "{missing}");
     }
+}
+
+#[tokio::test]
+async fn a_server_of_the_configuration_has_its_dialect_its_owner_and_its_time_limits() {
+    use windlass_models::protocol::{ChatOutputFormat, TokenLimitField};
+    let server = FakeProvider::start([plain_answer("chat"), FakeReply::text("late").stall_at(20)])
+        .await
+        .expect("a server");
+    let mut settings = ProviderSettings::new(&server.base_url(), ServerApi::Chat);
+    settings.token_limit = TokenLimitField::MaxCompletionTokens;
+    settings.output_format = ChatOutputFormat::JsonObject;
+    settings.provider_id = Some("lab".to_owned());
+    let model = settings.model("lab", "m1", |_| None).expect("a model");
+    let mut request = hello();
+    request.settings.max_tokens = Some(7);
+    let schema = json!({ "type": "object" });
+    let output = windlass::model::OutputSchema { name: "R".to_owned(), schema, is_strict: true };
+    request.output = Some(output);
+    request.send(&model).await.expect("an answer");
+    let sent = server.requests().remove(0).body;
+    assert_eq!((&sent["max_completion_tokens"], sent.get("max_tokens")), (&json!(7), None));
+    assert_eq!(sent["response_format"], json!({ "type": "json_object" }));
+
+    settings.total_timeout_seconds = Some(1);
+    let model = settings.model("lab", "m1", |_| None).expect("a model");
+    let late = request.send(&model).await.expect_err("there is no time");
+    assert_eq!(late.kind(), windlass::model::ModelErrorKind::TimedOut, "{late}");
 }
 
 #[test]
@@ -172,6 +200,7 @@ async fn mistral_gets_ids_in_its_own_form_and_deepseek_the_schema_in_words() {
     typed.output = Some(windlass::model::OutputSchema {
         name: "Report".to_owned(),
         schema: json!({ "type": "object", "title": "R7" }),
+        is_strict: true,
     });
     let sent = send_to(("deepseek", "DEEPSEEK_BASE_URL", "chat"), &typed).await.expect("an answer").body;
     assert_eq!(sent["response_format"], json!({ "type": "json_object" }));

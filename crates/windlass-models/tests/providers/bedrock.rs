@@ -259,6 +259,42 @@ async fn a_signature_is_that_of_the_official_client() {
     );
 }
 
+/// A run may take longer than the session of its credentials.
+#[cfg(feature = "sigv4")]
+#[tokio::test(start_paused = true)]
+async fn credentials_are_fetched_again_before_they_expire() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+    use windlass_models::net::{Bytes, http};
+    use windlass_models::{AwsCredentials, RequestSigner, SigV4Signer};
+    let fetched = Arc::new(AtomicU32::new(0));
+    let signer = SigV4Signer::renewing("eu-central-1", move || {
+        let number = fetched.fetch_add(1, Ordering::Relaxed);
+        async move {
+            let credentials = AwsCredentials::new(&format!("KEY{number}"), "secret");
+            Ok(credentials.session_token(format!("session{number}")).valid_for(Duration::from_secs(3_600)))
+        }
+    });
+    let mut seen = Vec::new();
+    for wait in [0, 1_000, 2_500, 100] {
+        tokio::time::advance(Duration::from_secs(wait)).await;
+        let mut request =
+            http::Request::post("https://bedrock.example/").body(Bytes::new()).expect("a request");
+        signer.sign(&mut request).await.expect("it is signed");
+        let header = |name: &str| request.headers()[name].to_str().expect("text").to_owned();
+        let session = header("x-amz-security-token");
+        let key = session.replace("session", "KEY");
+        assert!(
+            header("authorization").contains(&format!("Credential={key}/")),
+            "{}",
+            header("authorization")
+        );
+        seen.push(session);
+    }
+    assert_eq!(seen, ["session0", "session0", "session0", "session1"]);
+}
+
 /// The provider refuses a conversation with calls if no tool is defined: the last answer of a budget, and the first of an
 /// agent without tools after a handoff, are such requests.
 #[tokio::test]

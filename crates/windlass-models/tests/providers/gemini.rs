@@ -230,8 +230,11 @@ async fn images_and_typed_outputs_have_their_fields() {
     let content = vec![ContentPart::text("Look."), ContentPart::Image(image), ContentPart::File(file)];
     let message = Message { role: Role::User, content, item_id: None, sources: Default::default() };
     let mut request = TestRequest::from_items([Item::Message(message)]);
-    request.output =
-        Some(windlass::model::OutputSchema { name: "R".to_owned(), schema: json!({ "type": "object" }) });
+    request.output = Some(windlass::model::OutputSchema {
+        name: "R".to_owned(),
+        schema: json!({ "type": "object" }),
+        is_strict: true,
+    });
     let mode = StreamingMode::Never;
     let (_, body, _) = ask(mode, reply(mode, &[json!({ "text": "{}" })], "STOP"), &request).await;
     assert_eq!(

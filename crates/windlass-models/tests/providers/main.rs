@@ -7,8 +7,12 @@
 mod addresses;
 mod bedrock;
 mod gemini;
+mod media;
 mod official_sdks;
+mod other_fields;
 mod prompt_cache;
+mod server_tools;
 mod settings_table;
+mod signed_calls;
 mod support;
 mod tool_search;

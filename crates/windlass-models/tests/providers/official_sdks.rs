@@ -69,7 +69,11 @@ fn requests(settings: Value) -> Vec<TestRequest> {
     let conversation = TestRequest {
         tools: vec![function_tool("weather"), function_tool("time of day")],
         settings: serde_json::from_value(settings).expect("settings"),
-        output: Some(OutputSchema { name: "Report".to_owned(), schema: json!({ "type": "object" }) }),
+        output: Some(OutputSchema {
+            name: "Report".to_owned(),
+            schema: json!({ "type": "object" }),
+            is_strict: true,
+        }),
         ..TestRequest::from_items([
             Item::Message(Message { role: Role::User, content, item_id: None, sources: Default::default() }),
             Item::assistant("I look."),

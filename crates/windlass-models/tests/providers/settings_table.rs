@@ -203,6 +203,7 @@ fn table() -> Vec<SettingRow> {
                 json!({ "requestMetadata": { "a": "b" } }),
             ],
         )
+        .but(&["vertex"], json!({ "labels": { "a": "b" } }))
         .but(&["deepseek", "xai", "together"], none()),
         row(
             json!({ "safety_identifier": "u1" }),
@@ -346,4 +347,39 @@ async fn every_setting_has_its_fields_or_its_refusal() {
         replaced_fields: _,
     } = ModelSettings::default();
     assert_eq!(seen.len(), 27, "{seen:?}");
+}
+
+/// OpenAI and Azure have another field than the servers that the table asks, by their hosts.
+#[test]
+fn the_limit_of_output_tokens_has_the_field_of_the_host() {
+    use std::sync::Arc;
+    use windlass::core::id::AgentName;
+    use windlass::model::ModelRequest;
+    use windlass_models::protocol::{ChatProtocol, ModelProtocol, ProtocolRequest};
+    let settings = ModelSettings { max_tokens: Some(100), ..ModelSettings::default() };
+    let (agent, input) = (AgentName::from("host"), [Arc::new(Item::user("Hello"))]);
+    for (host, field, other) in [
+        ("api.openai.com", "max_completion_tokens", "max_tokens"),
+        ("lab.openai.azure.com", "max_completion_tokens", "max_tokens"),
+        ("notopenai.com", "max_tokens", "max_completion_tokens"),
+        ("127.0.0.1", "max_tokens", "max_completion_tokens"),
+    ] {
+        let request = ModelRequest {
+            agent: &agent,
+            turn: 1,
+            instructions: None,
+            input: &input,
+            tools: &[],
+            deferred_tools: &[],
+            handoffs: &[],
+            settings: &settings,
+            output_schema: None,
+            previous_response_id: None,
+            conversation_id: None,
+        };
+        let request = ProtocolRequest { request, model: "m1", host, is_streamed: false, origin: "o" };
+        let body = ChatProtocol::default().encode(&request).expect("a request").body;
+        let body: Value = serde_json::from_slice(&body).expect("JSON");
+        assert_eq!((&body[field], body.get(other)), (&json!(100), None), "{host}: {body}");
+    }
 }

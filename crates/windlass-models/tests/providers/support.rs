@@ -13,12 +13,16 @@ use windlass_models::ProviderRegistry;
 use windlass_models::testing::{FakeProvider, FakeReply, ReceivedRequest};
 
 /// The variable that sets the address of each provider, and its API.
-pub(crate) const PROVIDERS: [(&str, &str, &str); 16] = [
+pub(crate) const PROVIDERS: [(&str, &str, &str); 21] = [
     ("openai", "OPENAI_BASE_URL", "responses"),
+    ("openai-responses", "OPENAI_BASE_URL", "responses"),
     ("azure", "AZURE_OPENAI_ENDPOINT", "responses"),
     ("openai-chat", "OPENAI_BASE_URL", "chat"),
     ("azure-chat", "AZURE_OPENAI_ENDPOINT", "chat"),
     ("llamacpp", "LLAMACPP_BASE_URL", "chat"),
+    ("ollama", "OLLAMA_HOST", "chat"),
+    ("vllm", "VLLM_BASE_URL", "chat"),
+    ("lmstudio", "LMSTUDIO_BASE_URL", "chat"),
     ("mistral", "MISTRAL_BASE_URL", "chat"),
     ("groq", "GROQ_BASE_URL", "chat"),
     ("openrouter", "OPENROUTER_BASE_URL", "chat"),
@@ -29,6 +33,7 @@ pub(crate) const PROVIDERS: [(&str, &str, &str); 16] = [
     ("anthropic", "ANTHROPIC_BASE_URL", "messages"),
     ("bedrock-anthropic", "BEDROCK_BASE_URL", "messages"),
     ("gemini", "GEMINI_BASE_URL", "gemini"),
+    ("vertex", "VERTEX_BASE_URL", "gemini"),
     ("bedrock", "BEDROCK_BASE_URL", "converse"),
 ];
 
@@ -58,7 +63,13 @@ pub(crate) fn plain_answer(api: &str) -> FakeReply {
 
 /// Returns a registry in which a provider is at the fake server.
 pub(crate) fn registry_at(server: &FakeProvider, address_variable: &str) -> ProviderRegistry {
-    let is_rooted = ["AZURE_OPENAI_ENDPOINT", "ANTHROPIC_BASE_URL", "BEDROCK_BASE_URL", "GEMINI_BASE_URL"];
+    let is_rooted = [
+        "AZURE_OPENAI_ENDPOINT",
+        "ANTHROPIC_BASE_URL",
+        "BEDROCK_BASE_URL",
+        "GEMINI_BASE_URL",
+        "VERTEX_BASE_URL",
+    ];
     let address = match is_rooted.contains(&address_variable) {
         true => server.root_url(),
         false => server.base_url(),
@@ -67,6 +78,7 @@ pub(crate) fn registry_at(server: &FakeProvider, address_variable: &str) -> Prov
         name if name == address_variable => Some(address.clone()),
         "AWS_REGION" => Some("eu-central-1".to_owned()),
         "GOOGLE_CLOUD_PROJECT" => Some("shop".to_owned()),
+        "GOOGLE_ACCESS_TOKEN" => Some("the-token".to_owned()),
         name if name.ends_with("_API_KEY") || name == "AWS_BEARER_TOKEN_BEDROCK" => {
             Some(format!("the-{name}"))
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hyper::Request;
+use serde_json::json;
 
 use windlass::agent::Agent;
 use windlass::core::journal::JournalEntry;
@@ -66,6 +67,14 @@ async fn words_of_providers_are_understood() {
             r#"{"error":"This model's maximum prompt length is 131072 but the request contains 136973 tokens."}"#,
             ModelErrorKind::ContextLengthExceeded,
         ),
+        (
+            422,
+            r#"{"error":"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000 `inputs` tokens and 100 `max_new_tokens`"}"#,
+            ModelErrorKind::ContextLengthExceeded,
+        ),
+        // Bedrock, of the model behind it.
+        (424, r#"{"message":"The model returned an error."}"#, ModelErrorKind::ServerError),
+        (425, r#"{"error":"too early"}"#, ModelErrorKind::ServerError),
         (402, r#"{"error":{"message":"Insufficient Balance"}}"#, ModelErrorKind::QuotaExceeded),
         (400, r#"{"error":{"message":"x","code":"content_filter"}}"#, ModelErrorKind::ContentFilter),
         (429, r#"{"error":{"message":"x","code":"insufficient_quota"}}"#, ModelErrorKind::QuotaExceeded),
@@ -89,6 +98,50 @@ async fn words_of_providers_are_understood() {
                 .expect_err("an error");
             assert_eq!(error.kind(), kind, "{adapter:?} {body}: {error}");
         }
+    }
+}
+
+/// A run learns its window from the figures of a refusal.
+#[tokio::test]
+async fn the_window_that_a_refusal_names_is_kept() {
+    let named = [
+        (
+            "This model's maximum context length is 128000 tokens. However, your messages resulted in 150016 tokens.",
+            128_000,
+        ),
+        ("prompt is too long: 213462 tokens > 200000 maximum", 200_000),
+        (
+            "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, decrease input length",
+            200_000,
+        ),
+        (
+            "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+            1_048_576,
+        ),
+        ("This model's maximum prompt length is 131,072 but the request contains 537812 tokens.", 131_072),
+        ("`inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000 `inputs` tokens", 4_097),
+        ("Prompt contains 40960 tokens, too large for model with 32768 maximum context length", 0),
+        ("Input is too long for requested model.", 0),
+    ];
+    let mut cases: Vec<(String, Option<u64>)> = named
+        .map(|(text, window)| {
+            (json!({ "error": { "message": text } }).to_string(), Some(window).filter(|n| *n > 0))
+        })
+        .into();
+    cases.push((
+        r#"{"error":{"code":400,"message":"the request exceeds the available context size, try increasing it","type":"exceed_context_size_error","n_prompt_tokens":5000,"n_ctx":4096}}"#.to_owned(),
+        Some(4_096),
+    ));
+    for adapter in ALL_ADAPTERS {
+        for (body, window) in &cases {
+            let reply = FakeReply::json_body(body.clone()).with_status(400);
+            let error = send_once(adapter, StreamingMode::Never, reply).await.expect_err("it is refused");
+            assert_eq!(error.kind(), ModelErrorKind::ContextLengthExceeded, "{adapter:?} {body}");
+            assert_eq!(error.context_window(), *window, "{adapter:?} {body}");
+        }
+        let other = FakeReply::json_body(r#"{"error":{"message":"top_p must be <= 1"}}"#).with_status(400);
+        let error = send_once(adapter, StreamingMode::Never, other).await.expect_err("it is refused");
+        assert_eq!(error.context_window(), None, "not every number is a window");
     }
 }
 

@@ -121,7 +121,11 @@ async fn settings_are_passed_on_and_extra_fields_win() {
         extra: extra.as_object().cloned().unwrap_or_default(),
         ..ModelSettings::default()
     };
-    asked.output = Some(OutputSchema { name: "Report<T>".to_owned(), schema: json!({ "type": "object" }) });
+    asked.output = Some(OutputSchema {
+        name: "Report<T>".to_owned(),
+        schema: json!({ "type": "object" }),
+        is_strict: true,
+    });
 
     let body = sent_body(AdapterUnderTest::Responses, &asked).await;
     assert_eq!(body["tool_choice"], json!({ "type": "function", "name": "weather" }));

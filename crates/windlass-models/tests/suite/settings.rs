@@ -22,7 +22,11 @@ fn extra(value: &Value) -> ModelSettings {
 async fn extra_fields_are_merged_with_what_the_library_wrote() {
     let mut asked = AdapterTestRequest::from_text("x");
     asked.tools = vec![function_tool("weather")];
-    asked.output = Some(OutputSchema { name: "Report".to_owned(), schema: json!({ "type": "object" }) });
+    asked.output = Some(OutputSchema {
+        name: "Report".to_owned(),
+        schema: json!({ "type": "object" }),
+        is_strict: true,
+    });
     let search = json!({ "type": "web_search_20250305", "name": "web_search" });
     for (adapter, given, expected) in [
         (

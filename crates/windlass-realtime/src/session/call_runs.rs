@@ -13,7 +13,7 @@ use windlass::{
     core::item::Item,
     error::{RunError, StoreErrorKind},
     event::RunEventKind,
-    run::{PausedRun, RunBuilder, RunRecord, RunResult},
+    run::{ModelRetryPolicy, PausedRun, RetriesExhausted, RunBuilder, RunRecord, RunResult},
 };
 
 use super::actor::SessionActor;
@@ -25,6 +25,8 @@ use crate::machine::{CallBatch, CallBatchStatus};
 
 /// The output of a call whose run could not be completed here, as the model sees it.
 const RESULT_UNKNOWN_TEXT: &str = "It is not known what became of this call.";
+/// Number of attempts of a model request of an agent inside a call.
+const NESTED_MODEL_ATTEMPTS: u32 = 3;
 /// The output of a call that could not be planned, as the model sees it.
 const CALL_NOT_PLANNED_TEXT: &str =
     "This call was not made, because the answer that it was part of could not be carried out.";
@@ -139,7 +141,14 @@ impl<C: Send + Sync + 'static> SessionActor<C> {
     ) {
         // Finished tasks are removed, so that the set does not grow.
         while self.background_tasks.try_join_next().is_some() {}
-        let mut builder = builder.drain_timeout(self.config.drain_timeout).event_buffer_size(64);
+        // A conversation does not wait for an agent whose provider is away: its call fails, and the model says so.
+        let retry = ModelRetryPolicy {
+            max_attempts: NESTED_MODEL_ATTEMPTS,
+            when_exhausted: RetriesExhausted::Fail,
+            ..ModelRetryPolicy::default()
+        };
+        let mut builder =
+            builder.drain_timeout(self.config.drain_timeout).event_buffer_size(64).model_retry(retry);
         if let Some(lease) = self.config.lease_duration {
             builder = builder.lease_duration(lease);
         }

@@ -1,19 +1,22 @@
 //! Typed final outputs.
 
 use std::panic::catch_unwind;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use windlass_core::schema;
 use windlass_core::schema::StrictSchemaError;
 
 use crate::model::OutputSchema;
+use crate::tool::{OfferedSchema, offer_schema};
 
 /// The type of an agent's final output.
 #[derive(Clone, Debug)]
 pub struct OutputType {
     pub(crate) schema: Result<OutputSchema, StrictSchemaError>,
+    /// The places of maps, because of which the schema has no strict form.
+    map_places: Option<String>,
     type_check: fn(&str) -> Result<(), String>,
     is_wrapped: bool,
 }
@@ -27,9 +30,27 @@ impl OutputType {
         let schema = schemars::schema_for!(T).to_value();
         let wrapped = schema.get("type").and_then(Value::as_str) != Some("object");
         let schema = if wrapped { wrap_schema(schema) } else { schema };
-        let shape = schema::to_strict(schema)
-            .map(|schema| OutputSchema { name: T::schema_name().into_owned(), schema });
-        Self { schema: shape, type_check: check_type::<T>, is_wrapped: wrapped }
+        let offered = offer_schema(&Arc::new(schema));
+        let map_places = match &offered {
+            Ok(OfferedSchema::WithMaps { places, .. }) => Some(places.clone()),
+            Ok(OfferedSchema::Strict(_)) | Err(_) => None,
+        };
+        let schema = offered.map(|offered| {
+            let (schema, is_strict) = offered.into_parts();
+            OutputSchema {
+                name: T::schema_name().into_owned(),
+                schema: Arc::unwrap_or_clone(schema),
+                is_strict,
+            }
+        });
+        Self { schema, map_places, type_check: check_type::<T>, is_wrapped: wrapped }
+    }
+
+    /// Returns a warning about the schema, for the operator.
+    pub(crate) fn definition_warning(&self) -> Option<String> {
+        let places = self.map_places.as_ref()?;
+        let text = "the output type is offered without a strict schema, because it has a map at";
+        Some(format!("{text} {places}"))
     }
 
     /// True if the output is inside an object, because its own schema is none.

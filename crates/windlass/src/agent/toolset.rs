@@ -6,7 +6,7 @@ use std::sync::Arc;
 use windlass_core::{item::ToolCall, tool::ToolKey};
 
 use super::deferred::{DeferredIndex, SEARCH_TOOL};
-use super::{Agent, AgentGraph, Handoff};
+use super::{Agent, AgentGraph, Handoff, OutputType};
 use crate::error::ConfigError;
 use crate::model::{ToolDefinition, ToolKind};
 use crate::tool::{RunContext, SourcedTools, Tool, hosted_server_key};
@@ -124,6 +124,7 @@ impl<C: Send + Sync + 'static> ResolvedToolset<C> {
                 set.handoff_definitions.push(offer);
             }
         }
+        set.warnings.extend(agent.inner.output_type.as_ref().and_then(OutputType::definition_warning));
         set.add_search_tool(agent)?;
         Ok(set)
     }

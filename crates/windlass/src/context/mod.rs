@@ -8,8 +8,10 @@ mod request_compaction;
 mod shrink;
 mod summary;
 mod token_estimate;
+mod window_list;
 
 pub use policy::ContextPolicy;
 pub(crate) use shrink::{ShrinkLimits, ShrunkHistory, shrink_history};
 pub(crate) use summary::{ModelSummary, estimate_summary, removal_note, summarise, summary_item};
 pub(crate) use token_estimate::{ContextGauge, estimate_item, estimate_text};
+pub use window_list::{ContextWindowList, ContextWindowListError, ModelWindow};

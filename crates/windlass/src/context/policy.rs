@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use windlass_core::item::{Item, Message, Role};
 
+use super::ContextWindowList;
 use crate::model::SharedModel;
 
 /// Default share of the window from which the history is compacted, in percent.
@@ -36,6 +37,8 @@ type PinFunction = Arc<dyn Fn(&Item) -> bool + Send + Sync>;
 #[derive(Clone)]
 pub struct ContextPolicy {
     context_window: Option<u64>,
+    /// The windows of models that do not know theirs; `None` stands for the shipped list.
+    window_list: Option<Arc<ContextWindowList>>,
     compact_above: u64,
     compact_to: u64,
     keep_newest: usize,
@@ -48,6 +51,7 @@ impl Default for ContextPolicy {
     fn default() -> Self {
         Self {
             context_window: None,
+            window_list: None,
             compact_above: DEFAULT_COMPACT_ABOVE,
             compact_to: DEFAULT_COMPACT_TO,
             keep_newest: DEFAULT_KEEP_NEWEST,
@@ -72,9 +76,18 @@ impl fmt::Debug for ContextPolicy {
 
 impl ContextPolicy {
     /// Creates a policy for a window of this many tokens. Without a window ([`ContextPolicy::default`]), that of the model
-    /// counts, if the model knows it; else the history is compacted only after the provider refused a request.
+    /// counts, or else that of a [list by the name of the model](Self::window_list). A request that the provider refused
+    /// as too long shows the window of a model that is not in the list, or one that is smaller.
     pub fn with_window(tokens: u64) -> Self {
         Self { context_window: Some(tokens), ..Self::default() }
+    }
+
+    /// Sets the list of context windows, for models that do not know theirs. The default is the shipped list:
+    /// [`ContextWindowList::shipped`].
+    #[must_use]
+    pub fn window_list(mut self, list: impl Into<Arc<ContextWindowList>>) -> Self {
+        self.window_list = Some(list.into());
+        self
     }
 
     /// Creates a policy that never compacts: a request that is too long fails the run.
@@ -131,7 +144,16 @@ impl ContextPolicy {
 
     /// Returns the window: that of the policy, or else that of the model.
     pub(crate) fn window_for(&self, model: &SharedModel) -> Option<u64> {
-        self.context_window.or_else(|| model.context_window())
+        self.context_window.or_else(|| self.window_of_model(model))
+    }
+
+    /// Returns the window that the model knows, or that the list has for its name.
+    pub(crate) fn window_of_model(&self, model: &SharedModel) -> Option<u64> {
+        let find = |list: &ContextWindowList| list.find_window(model.name()?);
+        model.context_window().or_else(|| match &self.window_list {
+            Some(list) => find(list),
+            None => find(&ContextWindowList::shipped()),
+        })
     }
 
     /// Returns the tokens above which the history is compacted, with space for the output.

@@ -68,15 +68,15 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         if !policy.is_enabled() {
             return Ok(None);
         }
-        let Some(window) = policy.window_for(&question.model) else { return Ok(None) };
+        let Some(window) = self.context_window(question) else { return Ok(None) };
         let size = self.measure_request(question);
-        let limit = policy.upper_limit(window, question.settings.max_tokens);
+        let limit = policy.upper_limit(window, question.model.max_output_tokens(&question.settings));
         if gauge.tokens_of(size.total()) <= limit || self.is_stored_by_provider(question) {
             return Ok(Some(size.total()));
         }
         let reason = CompactionReason::NearContextWindow;
         let target = policy.target(window).min(limit);
-        let planned = self.plan_compaction(question, (reason, *gauge), &size, target).boxed().await?;
+        let planned = self.plan_compaction(question, (reason, *gauge, None), &size, target).boxed().await?;
         if let Some(PlannedCompaction { entry, reserved: _reserved }) = planned {
             self.scope.record_entry(entry).await?;
         }
@@ -94,13 +94,23 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         if !policy.is_enabled() || self.is_stored_by_provider(question) {
             return Ok(false);
         }
-        let window = policy.window_for(&question.model);
         let size = self.measure_request(question);
+        if let Some(counted) = gauge.take_unestimated() {
+            gauge.estimate_later(counted, size.fixed + self.estimate_history(counted.history_len));
+        }
+        let known = self.context_window(question);
+        // Without a count, the estimate may be wrong as well as the window that is known.
+        let is_measured = known.is_none() || gauge.is_calibrated();
+        let shown = is_measured.then(|| gauge.tokens_of(size.total()));
+        let learned =
+            error.context_window().or(shown).map(|shown| known.map_or(shown, |known| known.min(shown)));
+        let window = learned.or(known);
         gauge.observe_overflow(size.total(), window);
         let sent = gauge.tokens_of(size.total());
         let target = window.map_or(sent / 2, |window| policy.target(window)).min(sent / 2);
         let reason = CompactionReason::ContextLengthExceeded;
-        let planned = self.plan_compaction(question, (reason, *gauge), &size, target).boxed().await?;
+        let planned =
+            self.plan_compaction(question, (reason, *gauge, learned), &size, target).boxed().await?;
         let Some(PlannedCompaction { entry, reserved: _reserved }) = planned else { return Ok(false) };
         let failed = ModelRequestFailed {
             agent: self.agent.name().clone(),
@@ -119,7 +129,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
     async fn plan_compaction(
         &self,
         question: &ModelRequestParts,
-        (reason, gauge): (CompactionReason, ContextGauge),
+        (reason, gauge, learned_window): (CompactionReason, ContextGauge, Option<u64>),
         size: &RequestSize,
         target: u64,
     ) -> Result<Option<PlannedCompaction>, DriveError> {
@@ -165,6 +175,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             tokens_before: gauge.tokens_of(size.total()),
             tokens_after: gauge.tokens_of(size.fixed.saturating_add(estimate)),
             summary_usage,
+            learned_window,
         });
         Ok(Some(PlannedCompaction { entry, reserved }))
     }
@@ -179,7 +190,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         let policy = &self.config.context_policy;
         let without_summary = || RemovedDescription { note: removal_note(), usage: None, reserved: None };
         let Some(summariser) = policy.summariser() else { return Ok(without_summary()) };
-        let window = summariser.context_window().or_else(|| policy.window_for(&question.model));
+        let window = policy.window_of_model(summariser).or_else(|| self.context_window(question));
         let bytes = window
             .map_or(DEFAULT_TRANSCRIPT_BYTES, |tokens| tokens.saturating_mul(TRANSCRIPT_BYTES_PER_TOKEN));
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -220,6 +231,14 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         Ok(RemovedDescription { note, usage: Some(usage), reserved })
     }
 
+    /// Returns the window of the request's model: the smaller one of that which is known and of that which refused requests
+    /// have shown.
+    fn context_window(&self, question: &ModelRequestParts) -> Option<u64> {
+        let known = self.config.context_policy.window_for(&question.model);
+        let learned = self.scope.with_run(|run| run.learned_window());
+        known.into_iter().chain(learned).min()
+    }
+
     /// True if the provider stores the conversation, so that a shorter history changes nothing there.
     fn is_stored_by_provider(&self, question: &ModelRequestParts) -> bool {
         question.settings.conversation.is_some()
@@ -240,8 +259,12 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
         let definitions = self.offered.iter().chain(&self.tools.handoff_definitions);
         let fixed = question.instructions.as_deref().map_or(0, estimate_text)
             + definitions.map(estimate_definition).sum::<u64>();
-        let history = self.scope.with_run(|run| run.history().iter().map(|item| estimate_item(item)).sum());
-        RequestSize { fixed, history }
+        RequestSize { fixed, history: self.estimate_history(usize::MAX) }
+    }
+
+    /// Estimates the oldest items of the history.
+    fn estimate_history(&self, items: usize) -> u64 {
+        self.scope.with_run(|run| run.history().iter().take(items).map(|item| estimate_item(item)).sum())
     }
 }
 

@@ -62,6 +62,15 @@ fn estimate_opaque(item: &OpaqueItem) -> u64 {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ContextGauge {
     last: Option<CountedRequest>,
+    /// The last count of a request that was not estimated, with the length of its history.
+    unestimated: Option<UnestimatedRequest>,
+}
+
+/// A counted request without an estimate: no window was known, so nothing needed one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnestimatedRequest {
+    pub(crate) history_len: usize,
+    tokens: u64,
 }
 
 /// The last request whose tokens are known.
@@ -72,13 +81,16 @@ struct CountedRequest {
 }
 
 impl ContextGauge {
-    /// Takes over the tokens that a provider counted for a request with this estimate.
-    pub(crate) fn observe(&mut self, estimate: u64, usage: Option<&Usage>) {
+    /// Takes over the tokens that a provider counted for a request with this estimate, if there is one, and with a history
+    /// of this length.
+    pub(crate) fn observe(&mut self, estimate: Option<u64>, history_len: usize, usage: Option<&Usage>) {
         let counted = usage.filter(|usage| usage.requests == 1 && usage.unknown_requests == 0);
-        if let Some(tokens) =
-            counted.map(|usage| usage.input_tokens).filter(|tokens| *tokens > 0 && estimate > 0)
-        {
-            self.last = Some(CountedRequest { estimate, tokens });
+        let Some(tokens) = counted.map(|usage| usage.input_tokens).filter(|tokens| *tokens > 0) else {
+            return;
+        };
+        match estimate {
+            Some(estimate) => self.last = Some(CountedRequest { estimate: estimate.max(1), tokens }),
+            None => self.unestimated = Some(UnestimatedRequest { history_len, tokens }),
         }
     }
 
@@ -86,6 +98,21 @@ impl ContextGauge {
     pub(crate) fn observe_overflow(&mut self, estimate: u64, window: Option<u64>) {
         let tokens = window.unwrap_or(0).max(self.tokens_of(estimate)).max(1);
         self.last = Some(CountedRequest { estimate: estimate.max(1), tokens });
+    }
+
+    /// Removes the last count of a request that was not estimated.
+    pub(crate) fn take_unestimated(&mut self) -> Option<UnestimatedRequest> {
+        self.unestimated.take()
+    }
+
+    /// Estimates a counted request after the fact.
+    pub(crate) fn estimate_later(&mut self, request: UnestimatedRequest, estimate: u64) {
+        self.last = Some(CountedRequest { estimate: estimate.max(1), tokens: request.tokens });
+    }
+
+    /// True if a provider has counted the tokens of a request.
+    pub(crate) fn is_calibrated(&self) -> bool {
+        self.last.is_some()
     }
 
     /// Returns the expected tokens of a request with this estimate: the last count, and the estimate of what is new.
@@ -110,14 +137,14 @@ mod tests {
     fn what_the_provider_counted_is_the_base_of_the_estimate() {
         let mut gauge = ContextGauge::default();
         assert_eq!(gauge.tokens_of(300), 300, "without a count it is the estimate");
-        gauge.observe(300, Some(&Usage::of_tokens(150, 10)));
+        gauge.observe(Some(300), 1, Some(&Usage::of_tokens(150, 10)));
         assert_eq!(gauge.tokens_of(300), 150);
         assert_eq!(gauge.tokens_of(400), 250, "what is new is never estimated below the estimate");
         assert_eq!(gauge.tokens_of(100), 50);
-        gauge.observe(300, Some(&Usage::of_tokens(900, 10)));
+        gauge.observe(Some(300), 1, Some(&Usage::of_tokens(900, 10)));
         assert_eq!(gauge.tokens_of(400), 1200, "and grows as the counted part did");
-        gauge.observe(500, Some(&Usage::of_unknown_request()));
-        gauge.observe(500, None);
+        gauge.observe(Some(500), 1, Some(&Usage::of_unknown_request()));
+        gauge.observe(Some(500), 1, None);
         assert_eq!(gauge.tokens_of(300), 900, "an unknown usage is no count");
         gauge.observe_overflow(300, Some(4_000));
         assert_eq!(gauge.tokens_of(150), 2_000);

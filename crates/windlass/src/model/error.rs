@@ -15,6 +15,7 @@ pub struct ModelError {
     retry_advice: RetryAdvice,
     request_id: Option<String>,
     usage: Option<Box<Usage>>,
+    context_window: Option<u64>,
     partial_response: Option<Box<ModelResponse>>,
     #[source]
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -80,6 +81,7 @@ impl ModelError {
             retry_advice: RetryAdvice::Never,
             request_id: None,
             usage: None,
+            context_window: None,
             partial_response: None,
             source: None,
         }
@@ -113,6 +115,13 @@ impl ModelError {
         self
     }
 
+    /// Sets the size of the context window in tokens, if the provider named it when it refused a request as too long.
+    #[must_use]
+    pub fn with_context_window(mut self, tokens: Option<u64>) -> Self {
+        self.context_window = tokens;
+        self
+    }
+
     /// Sets the part of the response that was received before the failure.
     #[must_use]
     pub fn with_partial_response(mut self, response: Option<Box<ModelResponse>>) -> Self {
@@ -140,6 +149,11 @@ impl ModelError {
     /// Returns the provider's id of the request.
     pub fn request_id(&self) -> Option<&str> {
         self.request_id.as_deref()
+    }
+
+    /// Returns the size of the context window in tokens, if the provider named it.
+    pub fn context_window(&self) -> Option<u64> {
+        self.context_window
     }
 
     /// Returns the part of the response that was received before the failure, if the response is incomplete.

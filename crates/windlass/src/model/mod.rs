@@ -58,6 +58,12 @@ pub trait Model: Send + Sync + 'static {
         None
     }
 
+    /// Returns the maximum of output tokens that a request with these settings asks for, if it asks for one. Providers
+    /// count it as a part of the context window. The default is `max_tokens` of the settings.
+    fn max_output_tokens(&self, settings: &ModelSettings) -> Option<u64> {
+        settings.max_tokens
+    }
+
     /// Returns the name by which the provider knows the model, if it is known before a response names it. The cost of a
     /// request is estimated with the price of this model.
     fn name(&self) -> Option<&str> {
@@ -156,8 +162,10 @@ pub struct ComputerDisplay {
 pub struct OutputSchema {
     /// Name of the schema.
     pub name: String,
-    /// The JSON Schema, in the strict form.
+    /// The JSON Schema.
     pub schema: Value,
+    /// True if the schema is in the strict form. A schema with maps has none.
+    pub is_strict: bool,
 }
 
 /// The response of a model.
@@ -253,6 +261,11 @@ impl SharedModel {
         self.0.window()
     }
 
+    /// Returns the maximum of output tokens that a request asks for: see [`Model::max_output_tokens`].
+    pub fn max_output_tokens(&self, settings: &ModelSettings) -> Option<u64> {
+        self.0.max_output(settings)
+    }
+
     /// Returns the name by which the provider knows the model: see [`Model::name`].
     pub fn name(&self) -> Option<&str> {
         self.0.model_name()
@@ -298,6 +311,10 @@ impl<M: Model> Model for Arc<M> {
         (**self).context_window()
     }
 
+    fn max_output_tokens(&self, settings: &ModelSettings) -> Option<u64> {
+        (**self).max_output_tokens(settings)
+    }
+
     fn name(&self) -> Option<&str> {
         (**self).name()
     }
@@ -322,6 +339,8 @@ trait ErasedModel: Send + Sync {
 
     fn window(&self) -> Option<u64>;
 
+    fn max_output(&self, settings: &ModelSettings) -> Option<u64>;
+
     fn model_name(&self) -> Option<&str>;
 
     fn provider_name(&self) -> Option<&str>;
@@ -344,6 +363,10 @@ impl<M: Model> ErasedModel for M {
 
     fn window(&self) -> Option<u64> {
         Model::context_window(self)
+    }
+
+    fn max_output(&self, settings: &ModelSettings) -> Option<u64> {
+        Model::max_output_tokens(self, settings)
     }
 
     fn model_name(&self) -> Option<&str> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 pub use windlass_core::journal::FinishReason;
 
 /// Facts about a response beside its items, as the provider reports them.
@@ -29,6 +29,10 @@ pub struct ResponseDetails {
     /// The provider's rate limits after this request, by their names, such as `requests` and `tokens`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub rate_limits: BTreeMap<String, RateLimitBudget>,
+    /// The other fields of the response, by the provider's names, such as `system_fingerprint`, `citations`,
+    /// `safetyRatings` or `trace`. The fields that repeat the request are left out.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub other: Map<String, Value>,
 }
 
 /// One of a provider's rate limits.

@@ -196,7 +196,7 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
     /// Estimates the request: its input, the longest output that it asks for, and their price if it is known.
     fn estimate_spending(&self, parts: &ModelRequestParts, gauge: &ContextGauge) -> BudgetSpending {
         let input = gauge.tokens_of(self.estimate_request(parts));
-        let output = parts.settings.max_tokens.unwrap_or(0);
+        let output = parts.model.max_output_tokens(&parts.settings).unwrap_or(0);
         let last = lock_unpoisoned(&self.budget.last_model).clone();
         let models = [parts.model.name(), last.as_deref()];
         self.estimate_tokens(input, output, &models)

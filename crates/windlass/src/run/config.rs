@@ -207,7 +207,8 @@ pub struct ModelRetryPolicy {
 impl Default for ModelRetryPolicy {
     fn default() -> Self {
         Self {
-            max_attempts: 3,
+            // About two minutes.
+            max_attempts: 10,
             base_delay: Duration::from_millis(500),
             max_delay: Duration::from_secs(30),
             max_provider_delay: Duration::from_secs(30),
@@ -220,8 +221,11 @@ impl Default for ModelRetryPolicy {
 /// than the policy allows. An error that no retry mends fails the run in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetriesExhausted {
-    /// The run fails.
+    /// A run with a store is left, as by [`Leave`](Self::Leave): the store has what is done, and a later driver goes on. A
+    /// run without one fails.
     #[default]
+    LeaveIfStored,
+    /// The run fails.
     Fail,
     /// The driver leaves the run, as [`CancelHandle::detach`](super::CancelHandle::detach) does: its result is
     /// [`RunResult::Detached`](super::RunResult::Detached), and a later driver goes on.

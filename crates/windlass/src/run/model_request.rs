@@ -141,7 +141,8 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             let error = match self.request_once(parts, guardrails).await? {
                 Ok(mut response) => {
                     let ModelResponse { usage, model, .. } = &mut response;
-                    gauge.observe(estimate.unwrap_or(0), usage.as_ref());
+                    let history_len = self.scope.with_run(|run| run.history().len());
+                    gauge.observe(estimate, history_len, usage.as_ref());
                     self.budget.note_model(model.as_deref());
                     if let Some(usage) = usage {
                         self.config.prices.complete_usage(usage, model.as_deref());
@@ -161,7 +162,9 @@ impl<C: Send + Sync + 'static> ModelRequester<'_, C> {
             let chance = jitter_fraction(self.scope.run_id.as_str(), self.turn, attempts);
             let policy = &self.config.model_retry;
             let wait = policy.delay_after(attempts, error.retry_advice(), chance);
-            let left = policy.delay_of_left_run(error.retry_advice()).filter(|_| wait.is_none());
+            let left = policy
+                .delay_of_left_run(error.retry_advice(), self.config.store.is_some())
+                .filter(|_| wait.is_none());
             let delay = wait.or(left);
             let failed = ModelRequestFailed {
                 agent: self.agent.name().clone(),

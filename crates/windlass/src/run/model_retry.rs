@@ -26,11 +26,16 @@ impl ModelRetryPolicy {
 
     /// Returns the delay after which a later driver can repeat the request, or `None` if the run fails: after an error that
     /// no retry mends, or because the policy does not leave runs.
-    pub(crate) fn delay_of_left_run(&self, advice: RetryAdvice) -> Option<Duration> {
-        match (self.when_exhausted, advice) {
-            (RetriesExhausted::Fail, _) | (RetriesExhausted::Leave, RetryAdvice::Never) => None,
-            (RetriesExhausted::Leave, RetryAdvice::Safe) => Some(self.max_delay),
-            (RetriesExhausted::Leave, RetryAdvice::After(wait)) => Some(wait),
+    pub(crate) fn delay_of_left_run(&self, advice: RetryAdvice, is_stored: bool) -> Option<Duration> {
+        let leaves = match self.when_exhausted {
+            RetriesExhausted::LeaveIfStored => is_stored,
+            RetriesExhausted::Leave => true,
+            RetriesExhausted::Fail => false,
+        };
+        match advice {
+            RetryAdvice::Safe if leaves => Some(self.max_delay),
+            RetryAdvice::After(wait) if leaves => Some(wait),
+            _ => None,
         }
     }
 }

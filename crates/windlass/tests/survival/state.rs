@@ -7,7 +7,7 @@ use windlass::guardrail::{GuardrailVerdict, InputGuardrail};
 use windlass::hook::{Hook, HookEvent};
 use windlass::model::{ModelError, RetryAdvice};
 use windlass::prelude::*;
-use windlass::run::{CancelHandle, ModelRetryPolicy};
+use windlass::run::{CancelHandle, ModelRetryPolicy, RetriesExhausted};
 use windlass::{
     core::failure::RunFailure,
     core::journal::CallStatus,
@@ -261,7 +261,8 @@ async fn s57_failed_requests_count_and_are_of_unknown_cost() {
             surface,
             scripted_agent(replies).tools(logging_tool("effect", &TestLog::default())),
         );
-        let twice = ModelRetryPolicy { max_attempts: 2, ..ModelRetryPolicy::default() };
+        let (max_attempts, when_exhausted) = (2, RetriesExhausted::Fail);
+        let twice = ModelRetryPolicy { max_attempts, when_exhausted, ..ModelRetryPolicy::default() };
         let act = stage.configure_runs(move |run| run.model_retry(twice)).run_to_pause().await;
         let failure = RunFailure::ModelRequestFailed { message: "busy".to_owned() };
         assert_eq!(act.result().end, ScenarioEnd::Failed(failure), "{surface:?}");

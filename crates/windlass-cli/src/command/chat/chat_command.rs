@@ -5,7 +5,7 @@ pub(super) const CHAT_COMMANDS: [(&str, &str, &str); 8] = [
     ("/help", "", "show this help"),
     ("/model", "[NAME]", "show the model, or go on with another one"),
     ("/tools", "", "list the agent's tools"),
-    ("/undo", "", "rewind the session to before your last message"),
+    ("/undo", "[COUNT]", "rewind the session to before your last message, or your last COUNT messages"),
     ("/sessions", "", "list the sessions"),
     ("/session", "[NAME]", "show the name of this session, or change to another"),
     ("/usage", "", "show the tokens of this conversation"),
@@ -29,13 +29,16 @@ pub(super) enum ChatLine<'a> {
     Help,
     Model(Option<&'a str>),
     Tools,
-    Undo,
+    /// The number of messages to undo.
+    Undo(usize),
     Sessions,
     Session(Option<&'a str>),
     Usage,
     Quit,
     /// A word that looks like a command and is none.
     Unknown(&'a str),
+    /// A command with a word that it does not take.
+    Misused(&'a str),
 }
 
 impl<'a> ChatLine<'a> {
@@ -49,11 +52,18 @@ impl<'a> ChatLine<'a> {
             ("/help" | "/?", None) => Self::Help,
             ("/model", name) => Self::Model(name),
             ("/tools", None) => Self::Tools,
-            ("/undo", None) => Self::Undo,
+            ("/undo", None) => Self::Undo(1),
+            ("/undo", Some(count)) => match count.parse() {
+                Ok(count) if count > 0 => Self::Undo(count),
+                _ => Self::Misused(word),
+            },
             ("/sessions", None) => Self::Sessions,
             ("/session", name) => Self::Session(name),
             ("/usage", None) => Self::Usage,
             ("/quit" | "/exit" | "/q", None) => Self::Quit,
+            ("/help" | "/?" | "/tools" | "/sessions" | "/usage" | "/quit" | "/exit" | "/q", Some(_)) => {
+                Self::Misused(word)
+            }
             (word, None) if word.starts_with('/') && !word[1..].contains('/') => Self::Unknown(word),
             _ => Self::Message(line),
         }
@@ -81,7 +91,12 @@ mod tests {
             ("/model", ChatLine::Model(None)),
             ("/model ollama:qwen3 ", ChatLine::Model(Some("ollama:qwen3"))),
             ("/session ann", ChatLine::Session(Some("ann"))),
-            ("/undo that", ChatLine::Message("/undo that")),
+            ("/undo", ChatLine::Undo(1)),
+            ("/undo 2", ChatLine::Undo(2)),
+            ("/undo that", ChatLine::Misused("/undo")),
+            ("/undo 0", ChatLine::Misused("/undo")),
+            ("/quit now", ChatLine::Misused("/quit")),
+            ("/etc/hosts is long", ChatLine::Message("/etc/hosts is long")),
             ("/modle", ChatLine::Unknown("/modle")),
             ("/etc/hosts", ChatLine::Message("/etc/hosts")),
             ("two\nlines", ChatLine::Message("two\nlines")),

@@ -186,7 +186,7 @@ impl ChatSession<'_> {
                     self.term.eprint_line(styled!["  ", tool_line(tool, self.term.width())]);
                 }
             }
-            ChatLine::Undo => {
+            ChatLine::Undo(count) => {
                 // A turn that waits would go on with the next message, and act on what was undone.
                 if let Some(stored) = self.find_unfinished_run().await? {
                     let doubt = cancel_stored_run(self.term, &self.store, &stored.run).await?;
@@ -197,7 +197,7 @@ impl ChatSession<'_> {
                     }
                 }
                 self.last_exit = CommandExit::Success;
-                let taken = self.session.rewind(1).await?.len();
+                let taken = self.session.rewind(count).await?.len();
                 self.term.eprint_line(match taken {
                     0 => "  there is nothing to undo".to_owned(),
                     _ => format!(
@@ -214,6 +214,12 @@ impl ChatSession<'_> {
             }
             ChatLine::Usage => {
                 self.term.eprint_line(format!("  {}", usage_words(&self.usage, &self.currency)))
+            }
+            ChatLine::Misused(word) => {
+                let known = CHAT_COMMANDS.iter().find(|(name, ..)| *name == word);
+                let usage =
+                    known.map_or(word.to_owned(), |(name, parameter, _)| format!("{name} {parameter}"));
+                self.term.eprint_line(format!("  usage: {}; nothing was sent", usage.trim_end()));
             }
             ChatLine::Unknown(word) => {
                 let hint =

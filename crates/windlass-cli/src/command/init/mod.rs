@@ -15,6 +15,7 @@ use crate::args::{CliArgs, InitArgs};
 use crate::cli_error::{CliError, CommandExit};
 use crate::project::AGENT_FILE;
 use crate::run_driver::SignalCounter;
+use crate::shell_words::shell_path;
 use crate::terminal::{LinePrompter, OutputFormat, PromptInput, Terminal, TextStyle, paint, styled};
 
 const AGENT_TEMPLATE: &str = include_str!("agent.toml.in");
@@ -167,7 +168,7 @@ fn print_next_steps(term: &Terminal, folder: &Path) {
     if term.output_format() != OutputFormat::Text {
         return;
     }
-    let shown = folder.display();
+    let shown = shell_path(folder);
     term.eprint_blank();
     term.eprint_line(paint(TextStyle::Title, "Next"));
     for (command, about) in [

@@ -9,6 +9,7 @@ use serde_json::json;
 use self::crate_source::CrateSource;
 use crate::args::NewArgs;
 use crate::cli_error::{CliError, CommandExit};
+use crate::shell_words::shell_path;
 use crate::terminal::{OutputFormat, Terminal, TextStyle, paint, styled};
 
 const CARGO_TEMPLATE: &str = include_str!("Cargo.toml.in");
@@ -48,12 +49,11 @@ pub(crate) fn run(asked: &NewArgs, term: &Terminal) -> Result<CommandExit, CliEr
     match term.output_format() {
         OutputFormat::Json => term.print_json(&json!({ "type": "new", "name": name, "folder": folder })),
         OutputFormat::Text => {
-            let folder = folder.display();
             term.print_line(styled![
                 paint(TextStyle::Success, "✓"),
-                format!(" created {folder}: an agent with tools, and tests that need no API key"),
+                format!(" created {}: an agent with tools, and tests that need no API key", folder.display()),
             ]);
-            term.print_line(format!("  cd {folder} && cargo test && cargo run"));
+            term.print_line(format!("  cd {} && cargo test && cargo run", shell_path(folder)));
             term.print_line("  cargo run --features models -- openai:gpt-5-mini   # with OPENAI_API_KEY");
         }
     }

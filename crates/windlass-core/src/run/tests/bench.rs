@@ -270,6 +270,7 @@ fn parse_entry(run: &Run, line: &str) -> JournalEntry {
                 tokens_before: 9,
                 tokens_after: 5,
                 summary_usage: Some(Usage::of_tokens(9, 1)),
+                learned_window: Some(9),
             })
         }
         "handoff" => JournalEntry::HandoffRecorded(HandoffRecorded {

@@ -107,6 +107,7 @@ fn possible_entries(
                     tokens_before: 9,
                     tokens_after: 5,
                     summary_usage: None,
+                    learned_window: None,
                 })
             };
             add(match choices.next_below(11) {
