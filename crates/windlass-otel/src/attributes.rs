@@ -91,7 +91,7 @@ pub(crate) fn finish_reasons_attribute(responded: &ModelResponded) -> KeyValue {
         Some(FinishReason::ContentFilter | FinishReason::Refusal) => "content_filter".to_owned(),
         Some(other) => serialised_name(serde_json::to_value(other).ok()),
     };
-    let reasons = Array::String(vec![reason.into()]);
+    let reasons = opentelemetry::Value::Array(Array::String(vec![reason.into()]));
     KeyValue::new(convention::GEN_AI_RESPONSE_FINISH_REASONS, reasons)
 }
 

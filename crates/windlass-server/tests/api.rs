@@ -10,7 +10,7 @@ use support::{TestServer, clerk};
 use windlass::core::authenticity::{MacKey, MacKeyring};
 use windlass::core::id::Timestamp;
 use windlass::fleet::{QueuedState, RunQueue, RunSubmission};
-use windlass::store::{LeaseClaim, MemoryStore, RunQuery, SqliteStore, Store};
+use windlass::store::{MemoryStore, RunQuery, SqliteStore, Store};
 use windlass_server::ServerLimits;
 
 fn decision(item: &Value, decision: Value) -> Value {
@@ -276,7 +276,7 @@ async fn a_run_is_forked_compared_exported_and_imported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_was_not_submitted_is_not_adopted_by_a_start() {
     let server = TestServer::start().await;
-    let outside: std::sync::Arc<dyn Store> = server.queue.clone();
+    let outside: Arc<dyn Store> = server.queue.clone();
     clerk().run("pay Ropeworks").store(outside).run_id("own").await.unwrap();
     let client = server.client();
     let start = json!({ "run": "own", "agent": "clerk", "input": "pay Ropeworks" });
@@ -306,7 +306,7 @@ async fn ids_of_scheduled_and_of_queued_runs_are_not_taken() {
     // A schedule would take it for the run of its time, and submit none.
     assert_eq!(start(&client, "tidy@1794987000").await, (409, Some("reserved_id".to_owned())));
     assert_eq!(start(&client, "me@home").await.0, 201);
-    let outside: std::sync::Arc<dyn Store> = server.queue.clone();
+    let outside: Arc<dyn Store> = server.queue.clone();
     clerk().run("hello").store(outside).run_id("own").await.unwrap();
     // The queued run would go on with the journal of the fork, or of the import.
     for (run, code) in [("me@home", "already_exists"), ("tidy@1794987000", "reserved_id")] {
@@ -380,7 +380,7 @@ async fn streams_that_follow_a_run_from_its_start_all_get_its_end() {
 async fn costs_and_metrics_say_what_was_spent_and_what_is_unknown() {
     let prices = r#"{ "as_of": "2026-01-01", "source": "a test", "currency": "USD",
         "models": [{ "model": "clerk-1", "input": 1000, "output": 1000 }] }"#;
-    let prices = std::sync::Arc::new(windlass::price::PriceList::parse(prices).unwrap());
+    let prices = Arc::new(windlass::price::PriceList::parse(prices).unwrap());
     let server = TestServer::start_with(|server| server.prices(prices)).await;
     let client = server.client();
     client.start_until("r1", "hello", "finished").await;
@@ -449,7 +449,7 @@ async fn a_budget_question_is_answered_from_the_inbox() {
 async fn a_run_of_a_store_with_keys_is_exported_and_imported_with_its_mac() {
     let keyed = |number: u8| {
         let keys = MacKeyring::new(MacKey::from_bytes([number; 32]));
-        std::sync::Arc::new(MemoryStore::default().with_keys(keys))
+        Arc::new(MemoryStore::default().with_keys(keys))
     };
     let server = TestServer::start_on(keyed(1), |server| server).await;
     let client = server.client();

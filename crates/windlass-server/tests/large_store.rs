@@ -24,7 +24,7 @@ use windlass::core::provenance::ContentSources;
 use windlass::core::usage::Usage;
 use windlass::fleet::RunQueue;
 use windlass::model::{DeltaSink, Model, ModelError, ModelRequest, ModelResponse, SharedModel};
-use windlass::store::{LeaseClaim, RunStatus, SqliteStore, Store};
+use windlass::store::{LeaseClaim, RunStatus, SqliteStore};
 use windlass::tool::{Tool, ToolContext, ToolError};
 use windlass_server::{AgentServer, ServerLimits};
 

@@ -19,6 +19,8 @@ def value_text(value):
     kind = value.WhichOneof("value")
     if kind == "bool_value":
         return "true" if value.bool_value else "false"
+    if kind == "array_value":
+        return "[" + ",".join(json.dumps(value_text(one)) for one in value.array_value.values) + "]"
     return str(getattr(value, kind))
 
 

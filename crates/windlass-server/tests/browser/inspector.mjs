@@ -59,21 +59,6 @@ async function newPage(options = {}) {
   page.on("pageerror", error => errors.push(String(error)));
   return page;
 }
-// Presses Tab until the element has the focus.
-async function tabTo(page, locator, text) {
-  const hasFocus = () => locator.evaluate(one => one === document.activeElement);
-  for (let presses = 0; presses < 80; presses += 1) {
-    if (await hasFocus()) return check(true, `${text} is reached by keyboard`);
-    await page.keyboard.press("Tab");
-  }
-  check(false, `${text} is reached by keyboard`);
-}
-// The open dialog follows the rules, and Escape closes it.
-async function checkDialog(page, name) {
-  await until(`${name} is open`, () => page.locator("dialog[open]").isVisible());
-  await checkAccessibility(page, name);
-  if (process.env.WINDLASS_SCREENSHOTS) await page.screenshot({ path: join(process.env.WINDLASS_SCREENSHOTS, `${name.replaceAll(" ", "-")}.png`) });
-}
 async function checkAccessibility(page, name) {
   // The engine is evaluated by the debugger, which the page's policy does not concern.
   await page.evaluate(axeSource);
@@ -127,7 +112,9 @@ try {
 
   // The three answers for calls in doubt.
   const doubt = run => watcher.locator(".ask", { hasText: run });
-  const scrollTo = run => doubt(run).locator(".do").first().scrollIntoViewIfNeeded();
+  // A card may be replaced at any time.
+  const scrollTo = run => watcher.evaluate(run => $$(".ask").find(card => card.innerText.includes(run))?.querySelector(".do").scrollIntoView({ block: "end" }), run);
+  const canAnswer = async (run, name) => { await scrollTo(run); return doubt(run).getByRole("button", { name }).isEnabled(); };
   await watcher.bringToFront();
   await until("each transfer is in doubt", async () => (await api("/v1/inbox?limit=100")).calls.filter(one => one.reason === "in_doubt").length === 3);
   await until("the inbox asks about each of them", async () => await watcher.locator(".ask", { hasText: "wire" }).count() === 3);
@@ -137,12 +124,10 @@ try {
   await doubt("wire-done").getByLabel("Its result, for the model").fill("the bank says so");
   await doubt("wire-done").getByRole("button", { name: "It happened, with this result" }).click();
   await until("the given result is the output", async () => JSON.stringify(await api("/v1/runs/wire-done/state")).includes("the bank says so"));
-  await scrollTo("wire-undone");
-  await until("the call can be run again", () => doubt("wire-undone").getByRole("button", { name: "It did not: run it" }).isEnabled());
+  await until("the call can be run again", () => canAnswer("wire-undone", "It did not: run it"));
   await doubt("wire-undone").getByRole("button", { name: "It did not: run it" }).click();
   await until("the call was executed again", async () => JSON.stringify(await api("/v1/runs/wire-undone/state")).includes("wired by the bank"));
-  await scrollTo("wire-lost");
-  await until("the last one can be answered", () => doubt("wire-lost").getByRole("button", { name: /Nobody knows/ }).isEnabled());
+  await until("the last one can be answered", () => canAnswer("wire-lost", /Nobody knows/));
   await doubt("wire-lost").getByRole("button", { name: /Nobody knows/ }).click();
   await until("the model goes on without knowing", async () => (await api("/v1/runs/wire-lost")).status === "finished");
   await until("only the payment waits", async () => await watcher.locator(".ask").count() === 1);
@@ -209,134 +194,6 @@ try {
   check(await large.locator("form[data-act=edit]").count() === 0, "a number that a script would change has no form");
   await large.getByRole("button", { name: /^Approve y/ }).click();
   await until("the large integer is executed as it is", async () => JSON.stringify(await api("/v1/runs/large/records?limit=500")).includes("posted"));
-
-  // For good: later calls of the run are covered, and no other run.
-  await api("/v1/runs", { run: "twice", agent: "clerk", input: "pay Ropeworks" });
-  const first = page.locator(".ask", { hasText: "twice" });
-  await until("a call can be approved for the run", async () => await first.isVisible() && await first.getByText("For the run…").isVisible());
-  await first.getByText("For the run…").click();
-  await until("the button for the run is enabled", () => first.getByRole("button", { name: "Approve for this run" }).isEnabled());
-  await first.getByRole("button", { name: "Approve for this run" }).click();
-  await until("the run ends", async () => (await api("/v1/runs/twice")).status === "finished");
-  const scopes = (await api("/v1/runs/twice/records?limit=500")).records.map(one => one.decision_recorded?.scope).filter(Boolean);
-  check(scopes.length === 1 && scopes[0] !== "this_call", `the decision covers the run (${scopes})`);
-
-  // A run that waits is cancelled from its page, by keyboard.
-  await api("/v1/runs", { run: "unwanted", agent: "clerk", input: "pay Pirates" });
-  await until("the run waits", async () => (await api("/v1/runs/unwanted")).status === "paused");
-  await page.goto(base + "/runs/unwanted");
-  await tabTo(page, page.locator("button[data-act=cancel]"), "the button that cancels");
-  await page.keyboard.press("Enter");
-  await checkDialog(page, "the dialog that cancels");
-  await page.keyboard.press("Escape");
-  check(!await page.locator("dialog[open]").isVisible() && (await api("/v1/runs/unwanted")).status === "paused", "Escape cancels nothing");
-  await page.keyboard.press("Enter");
-  await tabTo(page, page.getByRole("button", { name: "Cancel the run" }), "the confirmation");
-  await page.keyboard.press("Enter");
-  await until("the run is cancelled", async () => (await api("/v1/runs/unwanted")).status === "cancelled");
-
-  // A budget that is reached asks for more.
-  await api("/v1/runs", { run: "thrifty", agent: "saver", input: "fail please" });
-  await page.goto(base + "/");
-  const budget = page.locator(".ask", { hasText: "thrifty" });
-  await until("the budget is asked about", async () => await budget.isVisible() && (await budget.innerText()).includes("the budget of agent `saver` is reached"));
-  await checkAccessibility(page, "a question about a budget");
-  if (process.env.WINDLASS_SCREENSHOTS) await page.screenshot({ path: join(process.env.WINDLASS_SCREENSHOTS, "budget.png"), fullPage: true });
-  await budget.getByLabel("Your answer").fill("3");
-  await until("the amount can be granted", () => budget.getByRole("button", { name: "Answer" }).isEnabled());
-  await budget.getByRole("button", { name: "Answer" }).click();
-  await until("the run goes on with the amount", async () => (await api("/v1/runs/thrifty")).status === "finished");
-
-  // A dead letter is found, and revived.
-  await page.goto(base + "/fleet");
-  await page.getByLabel("State").selectOption("dead_letter");
-  await page.getByRole("button", { name: "Filter" }).click();
-  await page.waitForURL("**/fleet?state=dead_letter");
-  check(await page.getByRole("link", { name: "buried" }).isVisible(), "the page of dead letters has the dead letter");
-  if (process.env.WINDLASS_SCREENSHOTS) await page.screenshot({ path: join(process.env.WINDLASS_SCREENSHOTS, "dead-letters.png"), fullPage: true });
-  await page.getByRole("button", { name: "Revive" }).click();
-  await until("the revived run ends", async () => (await api("/v1/runs/buried")).status === "finished");
-
-  // Filters and search of the runs, by keyboard.
-  await api("/v1/runs", { run: "scheduled", agent: "bank", input: "hello", start_at: 4_000_000_000_000 });
-  await page.goto(base + "/runs");
-  const names = async () => (await page.locator("table.runs td.name").allInnerTexts()).join(" ");
-  check((await names()).startsWith("scheduled "), "a queued run is in the list");
-  await page.keyboard.press("/");
-  await page.keyboard.type("unwan");
-  await page.keyboard.press("Enter");
-  await page.waitForURL("**search=unwan*");
-  check(await names() === "unwanted", `the search finds the run (${await names()})`);
-  await page.getByLabel("Search").fill("");
-  await page.getByLabel("State").selectOption("cancelled");
-  await page.getByLabel("Agent").selectOption("clerk");
-  await page.getByRole("button", { name: "Filter" }).click();
-  await page.waitForURL("**status=cancelled*");
-  check(await names() === "unwanted", "the filters are combined");
-  await page.getByLabel("State").selectOption("queued");
-  await page.getByLabel("Agent").selectOption("");
-  await page.getByRole("button", { name: "Filter" }).click();
-  await page.waitForURL("**status=queued*");
-  check(await names() === "scheduled", "queued runs have a filter");
-
-  // A run is started by keyboard alone, and its call is edited by keyboard alone.
-  await page.goto(base + "/runs");
-  await tabTo(page, page.getByRole("button", { name: "Start a run…" }), "the button that starts");
-  await page.keyboard.press("Enter");
-  await checkDialog(page, "the dialog that starts a run");
-  await tabTo(page, page.locator("dialog #new-agent"), "the choice of the agent");
-  await page.keyboard.type("clerk");
-  await tabTo(page, page.locator("dialog #new-input"), "the input");
-  await page.keyboard.type("pay Keyboards");
-  await tabTo(page, page.locator("dialog #new-id"), "the id");
-  await page.keyboard.type("typed");
-  await page.keyboard.press("Enter");
-  await page.waitForURL("**/runs/typed");
-  await until("the call of the typed run waits", () => page.locator(".ask").isVisible());
-  await page.keyboard.press("j");
-  await page.keyboard.press("e");
-  await tabTo(page, page.getByLabel(/^euros/), "the amount");
-  await page.keyboard.press("Control+a");
-  await page.keyboard.type("9");
-  await tabTo(page, page.getByRole("button", { name: "Review the edited call" }), "the review");
-  await page.keyboard.press("Enter");
-  await checkDialog(page, "the review of an edited call");
-  await until("the edited call can be approved", () => page.getByRole("button", { name: "Approve these arguments" }).isEnabled());
-  await tabTo(page, page.getByRole("button", { name: "Approve these arguments" }), "the approval");
-  await page.keyboard.press("Enter");
-  await until("the call that was edited by keyboard was executed", async () => JSON.stringify(await api("/v1/runs/typed/state")).includes("paid 9 euros"));
-  await until("its page shows the end", () => page.locator(".run-head .status.good").isVisible());
-  await tabTo(page, page.getByRole("button", { name: "Fork here…" }), "the button that forks");
-  await page.keyboard.press("Enter");
-  await checkDialog(page, "the dialog that forks");
-  await page.keyboard.press("Escape");
-  await page.goto(base + "/");
-
-  // A decision is corrected until it is taken: nobody takes that of a server without a worker.
-  const idleServer = spawn(program, ["127.0.0.1:0", join(folder, "idle.db")], { stdio: ["ignore", "pipe", "inherit"] });
-  let idleBase = String(await new Promise(resolve => idleServer.stdout.once("data", resolve))).match(/http:\S+/)[0];
-  await fetch(idleBase + "/v1/runs", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ run: "slow", agent: "clerk", input: "pay Ropeworks" }) });
-  await until("a run of another server waits", async () => (await (await fetch(idleBase + "/v1/runs/slow")).json()).status === "paused");
-  idleServer.kill("SIGKILL");
-  const unmanned = spawn(program, ["127.0.0.1:0", join(folder, "idle.db")], { stdio: ["ignore", "pipe", "inherit"], env: { ...process.env, WINDLASS_CLERK_WATCHES: "1" } });
-  try {
-    idleBase = String(await new Promise(resolve => unmanned.stdout.once("data", resolve))).match(/http:\S+/)[0];
-    const corrector = await newPage();
-    await corrector.goto(idleBase + "/");
-    const card = corrector.locator(".ask");
-    await until("the call can be approved", () => card.getByRole("button", { name: /^Approve y/ }).isEnabled());
-    await card.getByRole("button", { name: /^Approve y/ }).click();
-    await until("the posted decision is shown", async () => (await card.locator(".posted").innerText()).includes("can be corrected"));
-    await checkAccessibility(corrector, "a call with a posted decision");
-    await card.getByText(/^Reject…/).click();
-    await card.getByLabel("Reason, for the model").fill("on second thought");
-    await until("the correction can be posted", () => card.getByRole("button", { name: "Reject", exact: true }).isEnabled());
-    await card.getByRole("button", { name: "Reject", exact: true }).click();
-    await until("the correction replaces the decision", async () => (await (await fetch(idleBase + "/v1/inbox")).json()).calls[0].posted.decision.includes("reject"));
-    await corrector.context().close();
-  } finally {
-    unmanned.kill("SIGKILL");
-  }
 
   // Question, rejection with a reason.
   await api("/v1/runs", { run: "colours", agent: "clerk", input: "ask me" });
