@@ -203,7 +203,7 @@ fn report_end(
             term.print_json(&json!({ "type": "end", "reason": format!("{reason:?}") }));
         }
         (OutputFormat::Text, CloseReason::Detached) => {
-            term.eprint_line(&format!("`windlass talk --resume {}` goes on with it", session.id()));
+            term.eprint_line(format!("`windlass talk --resume {}` goes on with it", session.id()));
         }
         (OutputFormat::Text, _) => {}
     }

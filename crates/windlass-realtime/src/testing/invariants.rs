@@ -146,10 +146,8 @@ impl ConnectionConduct {
         if is_side {
             return;
         }
-        let is_requested = !response["metadata"].is_null();
-        if is_requested {
-            self.open_request = None;
-        }
+        // An error without an event id may have told the client that its request was refused.
+        let is_requested = !response["metadata"].is_null() && self.open_request.take().is_some();
         self.starts.entry(text(&response["id"])).or_insert(AnnouncedStart { at, is_requested });
     }
 

@@ -403,6 +403,7 @@ impl<S: ByteStream> LoopbackConnection<S> {
                 conversation.handle_event(&event);
             }
             Some(FaultAction::Insert(other)) => {
+                self.record_event(WireSender::Server, &other, conversation);
                 self.write_event(other).await?;
                 conversation.handle_event(&event);
             }
@@ -418,6 +419,9 @@ impl<S: ByteStream> LoopbackConnection<S> {
     ) -> Result<(), ConnectionGone> {
         let trigger = FaultTrigger::on_send(event["type"].as_str().unwrap_or_default());
         let fault = take_due_fault(&mut lock(&self.server.shared.faults), &trigger);
+        if let Some(FaultAction::Insert(other)) = &fault {
+            self.record_event(WireSender::Server, other, conversation);
+        }
         // A delayed event is recorded when it is sent.
         if !matches!(fault, Some(FaultAction::Drop | FaultAction::Delay(_))) {
             self.record_event(WireSender::Server, &event, conversation);
