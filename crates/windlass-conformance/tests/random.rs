@@ -236,7 +236,6 @@ fn the_seeds_cover_the_format() {
         "\"x\":\"number\"",
         "\"x\":\"boolean\"",
         "\"x\":\"strings\"",
-        "\"x\":\"object\"",
         "missing",
         "extra",
     ];

@@ -122,13 +122,29 @@ impl DriverWorld {
         (0..path.len()).all(|len| self.first_failure(&path[..len], state).is_none())
     }
 
+    /// Returns true if the last start of a call was recorded before a call failed the run at a path: its body may begin at
+    /// any time then.
+    fn has_start_before_failure(&self, call: &CallId, path: &[CallId], state: &WorldState) -> bool {
+        let start = state.records.iter().rposition(
+            |record| matches!(&record.entry, JournalEntry::CallStarted(started) if started.call == *call),
+        );
+        let failure = state.records.iter().position(|record| match &record.entry {
+            JournalEntry::CallSettled(settled) => record.path == path && settled.run_failure.is_some(),
+            _ => false,
+        });
+        start < failure
+    }
+
     /// Checks that the agent at a path, or a call of it, may begin something: no earlier call has failed a run around it.
-    /// `call` is the call that begins, if it is one.
-    pub(super) fn check_begin(&self, path: &[CallId], call: Option<&CallId>, state: &mut WorldState) {
+    /// `begun` is the call that begins, if it is one.
+    pub(super) fn check_begin(&self, path: &[CallId], begun: Option<&CallId>, state: &mut WorldState) {
         let calls: Vec<Option<&CallId>> =
-            path.iter().chain(call).map(Some).chain(call.is_none().then_some(None)).collect();
+            path.iter().chain(begun).map(Some).chain(begun.is_none().then_some(None)).collect();
         for (depth, call) in calls.into_iter().enumerate() {
             let Some((failed, failure)) = self.first_failure(&path[..depth], state) else { continue };
+            if begun.is_some_and(|begun| self.has_start_before_failure(begun, &path[..depth], state)) {
+                continue;
+            }
             let is_later = call.is_none_or(|call| self.place_of(call.as_str()).is_none_or(|at| at > failed));
             if is_later {
                 let what = call.map_or("a model request".to_owned(), |call| format!("call {call}"));

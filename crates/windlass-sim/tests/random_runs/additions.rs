@@ -59,7 +59,7 @@ impl WorldSpec {
 
 impl FilterSpec {
     fn draw(rng: &mut SimRng, seed: u64) -> Self {
-        let (drop_percent, max_inserted) = *rng.pick(&[(20, 0), (10, 0), (15, 0)]);
+        let (drop_percent, max_inserted) = *rng.pick(&[(20, 0), (0, 3), (15, 2)]);
         Self { seed, drop_percent, max_inserted }
     }
 
