@@ -1,4 +1,5 @@
-//! Validity of a conversation: every call has its output, and every output its call.
+//! Validity of a conversation: every call has its output, directly after the response that it belongs to, and every output
+//! its call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,33 +8,36 @@ use crate::id::CallId;
 use crate::item::{Item, Role};
 use crate::journal::FilteredInput;
 
-/// A conversation in which every call has its output and every output its call.
+/// A conversation in which every call has its output and every output its call, in the order that providers accept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PairedItems {
     /// The items.
     pub items: Vec<Arc<Item>>,
-    /// Calls and outputs that were left out, because the other half of their pair is missing.
-    pub removed: Vec<UnpairedItem>,
+    /// Changes that were made to the pairs.
+    pub repairs: Vec<PairRepair>,
 }
 
-/// A call without its output, or an output without its call.
+/// A change to a conversation that would break a pair of a call and its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum UnpairedItem {
-    /// A call without its output.
-    Call(CallId),
-    /// An output without its call before it.
-    Output(CallId),
+pub enum PairRepair {
+    /// A call without its output was left out.
+    CallRemoved(CallId),
+    /// An output without its call before it was left out.
+    OutputRemoved(CallId),
+    /// An output was moved to the other outputs of its response, which stand directly after it in the order of its calls.
+    OutputMoved(CallId),
 }
 
 impl PairedItems {
-    /// Returns the removed items in words, for a message.
-    pub fn describe_removed(&self) -> String {
+    /// Returns the broken pairs in words, for a message.
+    pub fn describe_repairs(&self) -> String {
         let described: Vec<String> = self
-            .removed
+            .repairs
             .iter()
-            .map(|removed| match removed {
-                UnpairedItem::Call(call) => format!("call `{call}` without its output"),
-                UnpairedItem::Output(call) => format!("the output of `{call}` without its call"),
+            .map(|repair| match repair {
+                PairRepair::CallRemoved(call) => format!("call `{call}` without its output"),
+                PairRepair::OutputRemoved(call) => format!("the output of `{call}` without its call"),
+                PairRepair::OutputMoved(call) => format!("the output of `{call}` out of order"),
             })
             .collect();
         described.join(", ")
@@ -41,53 +45,80 @@ impl PairedItems {
 }
 
 /// Returns the items that can be sent to a provider: calls without an output and outputs without a call are left out, and
-/// so is the reasoning directly before a call that is left out. An id that is used again after its output stands for
-/// another call, because some providers number the calls of each response from the start.
+/// so is the reasoning directly before a call that is left out. The outputs of a response stand directly after it, in the
+/// order of its calls; an item that stood between them follows. An id that is used again after its output stands for another
+/// call, because some providers number the calls of each response from the start.
 ///
 /// Filters, session limits and compactions are functions of the application, so what they return goes through here.
 pub fn keep_pairs(items: Vec<Arc<Item>>) -> PairedItems {
-    let (places, removed) = find_pairs(&items);
+    let (places, repairs) = find_pairs(&items);
     let items = places.iter().map(|place| items[*place].clone()).collect();
-    PairedItems { items, removed }
+    PairedItems { items, repairs }
 }
 
-/// Returns the places of the items that [`keep_pairs`] keeps.
+/// Returns the places of the items that [`keep_pairs`] keeps, in its order.
 pub fn paired_places(items: &[Arc<Item>]) -> Vec<usize> {
     find_pairs(items).0
 }
 
-fn find_pairs(items: &[Arc<Item>]) -> (Vec<usize>, Vec<UnpairedItem>) {
-    let mut is_paired = vec![false; items.len()];
-    let mut open: BTreeMap<&CallId, usize> = BTreeMap::new();
+/// Returns true if [`keep_pairs`] changes nothing.
+pub fn has_valid_pairs(items: &[Arc<Item>]) -> bool {
+    find_pairs(items).1.is_empty()
+}
+
+fn find_pairs(items: &[Arc<Item>]) -> (Vec<usize>, Vec<PairRepair>) {
+    let partners = find_partners(items);
+    let mut kept: Vec<usize> = Vec::with_capacity(items.len());
+    let mut repairs = Vec::new();
+    // Places of the outputs of the response that is not complete.
+    let mut due: Vec<usize> = Vec::new();
     for (place, item) in items.iter().enumerate() {
-        match (&**item, output_of(item)) {
-            (Item::Call(call), _) => {
-                open.entry(&call.id).or_insert(place);
-            }
-            (_, Some(call)) => {
-                if let Some(of) = open.remove(call) {
-                    (is_paired[of], is_paired[place]) = (true, true);
-                }
-            }
-            _ => is_paired[place] = true,
+        if !is_of_model(item) {
+            kept.append(&mut due);
         }
-    }
-    let mut kept: Vec<usize> = Vec::new();
-    let mut removed = Vec::new();
-    for (place, item) in items.iter().enumerate() {
-        match (&**item, output_of(item)) {
-            _ if is_paired[place] => kept.push(place),
-            (Item::Call(call), _) => {
+        match (&**item, output_of(item), partners[place]) {
+            (Item::Call(_), _, Some(output)) => {
+                kept.push(place);
+                due.push(output);
+            }
+            (Item::Call(call), _, None) => {
                 while kept.last().is_some_and(|last| matches!(*items[*last], Item::Reasoning(_))) {
                     kept.pop();
                 }
-                removed.push(UnpairedItem::Call(call.id.clone()));
+                repairs.push(PairRepair::CallRemoved(call.id.clone()));
             }
-            (_, Some(call)) => removed.push(UnpairedItem::Output(call.clone())),
-            _ => {}
+            // It stands after its response already.
+            (_, Some(_), Some(_)) => {}
+            (_, Some(call), None) => repairs.push(PairRepair::OutputRemoved(call.clone())),
+            (_, None, _) => kept.push(place),
         }
     }
-    (kept, removed)
+    kept.append(&mut due);
+    // Only outputs were moved, and only towards the start.
+    let mut first_after = usize::MAX;
+    let mut moved = Vec::new();
+    for place in kept.iter().rev().copied() {
+        if place > first_after {
+            moved.extend(output_of(&items[place]).cloned().map(PairRepair::OutputMoved));
+        }
+        first_after = first_after.min(place);
+    }
+    repairs.extend(moved.into_iter().rev());
+    (kept, repairs)
+}
+
+/// Returns the place of the other half of each item's pair.
+fn find_partners(items: &[Arc<Item>]) -> Vec<Option<usize>> {
+    let mut partners = vec![None; items.len()];
+    let mut open: BTreeMap<&CallId, usize> = BTreeMap::new();
+    for (place, item) in items.iter().enumerate() {
+        if let Item::Call(call) = &**item {
+            open.entry(&call.id).or_insert(place);
+        } else if let Some(of) = output_of(item).and_then(|call| open.remove(call)) {
+            (partners[of], partners[place]) = (Some(place), Some(of));
+        }
+    }
+    partners
 }
 
 /// Returns the places between which a conversation can be cut: before them no call is open.
@@ -116,7 +147,7 @@ pub fn cut_places(items: &[Arc<Item>]) -> Vec<usize> {
 /// Returns true if the item is part of a model response.
 fn is_of_model(item: &Item) -> bool {
     match item {
-        Item::Call(_) | Item::Reasoning(_) | Item::HostedTool(_) => true,
+        Item::Call(_) | Item::Reasoning(_) | Item::HostedTool(_) | Item::Unknown(_) => true,
         Item::Message(message) => message.role == Role::Assistant,
         _ => false,
     }
@@ -171,8 +202,44 @@ mod tests {
 
     #[test]
     fn a_valid_history_is_unchanged() {
-        let items = vec![Arc::new(Item::user("hi")), call("a"), call("b"), output("b"), output("a")];
-        assert_eq!(keep_pairs(items.clone()), PairedItems { items, removed: Vec::new() });
+        let said = Arc::new(Item::assistant("I look."));
+        let items = vec![
+            Arc::new(Item::user("hi")),
+            call("a"),
+            said.clone(),
+            call("b"),
+            output("a"),
+            output("b"),
+            said,
+            call("c"),
+            output("c"),
+        ];
+        assert!(has_valid_pairs(&items));
+        assert_eq!(keep_pairs(items.clone()), PairedItems { items, repairs: Vec::new() });
+    }
+
+    #[test]
+    fn outputs_stand_directly_after_their_response_in_the_order_of_its_calls() {
+        let hint = Arc::new(Item::user("hint"));
+        let said = Arc::new(Item::assistant("I look."));
+        let whole = vec![call("a"), call("b"), output("a"), output("b"), hint.clone()];
+        let orders = [
+            (vec![call("a"), call("b"), output("a"), hint.clone(), output("b")], vec!["b"]),
+            (vec![call("a"), call("b"), hint.clone(), output("a"), output("b")], vec!["a", "b"]),
+            (vec![call("a"), call("b"), output("b"), output("a"), hint.clone()], vec!["a"]),
+            (vec![call("a"), call("b"), hint.clone(), output("b"), output("a")], vec!["a", "b"]),
+        ];
+        for (items, moved) in orders {
+            assert!(!has_valid_pairs(&items));
+            let paired = keep_pairs(items);
+            assert_eq!(paired.items, whole);
+            let moved: Vec<_> = moved.into_iter().map(|call| PairRepair::OutputMoved(call.into())).collect();
+            assert_eq!(paired.repairs, moved);
+        }
+        let later = vec![call("a"), hint.clone(), call("b"), said.clone(), output("b"), output("a")];
+        let paired = keep_pairs(later);
+        assert_eq!(paired.items, vec![call("a"), output("a"), hint, call("b"), said, output("b")]);
+        assert_eq!(paired.describe_repairs(), "the output of `a` out of order");
     }
 
     #[test]
@@ -181,7 +248,7 @@ mod tests {
         let paired = keep_pairs(items);
         assert_eq!(paired.items, vec![call("a"), output("a")]);
         assert_eq!(
-            paired.describe_removed(),
+            paired.describe_repairs(),
             "the output of `gone` without its call, call `b` without its output, the output of `a` without its call"
         );
     }
@@ -189,7 +256,7 @@ mod tests {
     #[test]
     fn an_id_that_is_used_again_stands_for_another_call() {
         let items = vec![call("a"), output("a"), call("a"), output("a")];
-        assert_eq!(keep_pairs(items.clone()), PairedItems { items, removed: Vec::new() });
+        assert_eq!(keep_pairs(items.clone()), PairedItems { items, repairs: Vec::new() });
     }
 
     #[test]

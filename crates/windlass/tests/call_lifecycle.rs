@@ -281,6 +281,56 @@ async fn an_input_filter_cannot_break_the_pairs_and_is_in_the_journal() {
     );
 }
 
+#[tokio::test]
+async fn an_input_filter_cannot_part_outputs_from_their_response() {
+    type Filter = fn(&mut Vec<Arc<Item>>);
+    let hint_before_the_last: Filter = |items| items.insert(items.len() - 1, Arc::new(Item::user("hint")));
+    let other_order: Filter = |items| {
+        let last = items.len() - 1;
+        items.swap(last - 1, last);
+        items.push(Arc::new(Item::user("hint")));
+    };
+    for (filter, moved) in [(hint_before_the_last, "b"), (other_order, "a")] {
+        let look = tool("look", |ctx, _| async move { Ok(ctx.call_id().to_owned()) });
+        let model =
+            ScriptedModel::new([calls(&[("a", "look"), ("b", "look")]), ScriptedResponse::text("bye")]);
+        let agent = Agent::new("watch").model(model.clone()).tools((look,));
+        let mut stream = agent
+            .run("go")
+            .input_filter(move |_, mut input: ModelInput| async move {
+                if input.items.iter().any(|item| matches!(**item, Item::Output(_))) {
+                    filter(&mut input.items);
+                }
+                input
+            })
+            .stream();
+        let mut warnings = Vec::new();
+        while let Some(event) = stream.next().await {
+            if let RunEventKind::Warning { message } = event.kind {
+                warnings.push(message);
+            }
+        }
+        let result = stream.result().await.expect("it ends");
+        assert_eq!(warnings, [format!("the input filter left the output of `{moved}` out of order")]);
+        let sent = &model.requests()[1].input;
+        let lines: Vec<String> = sent
+            .iter()
+            .map(|item| match &**item {
+                Item::Call(call) => format!("call {}", call.id),
+                Item::Output(output) => format!("output {}", output.content.text()),
+                Item::Message(message) => message.text(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(lines, ["go", "call a", "call b", "output a", "output b", "hint"]);
+        assert_eq!(
+            result.record().state().last_model_input(),
+            sent.as_slice(),
+            "the journal replays what was sent"
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_of_the_run_counts_the_bodies_of_nested_agents() {
     let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));

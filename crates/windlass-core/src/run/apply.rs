@@ -11,7 +11,7 @@ use super::{
 use crate::budget::ReachedBudget;
 use crate::canonical::Digest;
 use crate::failure::RunFailure;
-use crate::history::paired_places;
+use crate::history::has_valid_pairs;
 use crate::id::{AgentName, CallId};
 use crate::item::{CallOutput, HandoffOutput, Item, OutputContent, OutputStatus, Role};
 use crate::journal::{
@@ -745,7 +745,7 @@ impl Run {
             return Err(refused(PAST_LEFT_OUT));
         }
         let history = self.resolve_items(ENTRY, &compacted.history)?;
-        if paired_places(&history).len() != history.len() {
+        if !has_valid_pairs(&history) {
             return Err(refused("it separates a call from its output"));
         }
         if self.turn > 0 {

@@ -84,7 +84,7 @@ async fn start_driver<C: Send + Sync + 'static>(
     let hooks = std::mem::take(&mut config.hooks);
     let relays_deltas = config.relays_deltas(&agent);
     let opened = open_run(&agent, &graph, origin, &config, &cancel).await?;
-    let OpenRun { journal, run, kept, session, session_warning, spent_by_others, is_fresh } = opened;
+    let OpenRun { journal, run, kept, session, warnings, spent_by_others, is_fresh } = opened;
     let journal = Arc::new(journal);
     let ledger = config.given_response.as_ref().map(|given| given.receipt_cache.clone()).unwrap_or_default();
     ledger.restore_receipts(kept.receipts);
@@ -98,8 +98,7 @@ async fn start_driver<C: Send + Sync + 'static>(
         true => Default::default(),
         false => journal.resume_events(is_observed).boxed().await,
     };
-    if let Some(left_out) = session_warning {
-        let message = format!("the session has {left_out}");
+    for message in warnings {
         emitter.emit(RunEventKind::Warning { message }).await;
     }
     let run_id = run.id().clone();

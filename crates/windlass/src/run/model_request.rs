@@ -261,11 +261,12 @@ pub(crate) fn known_usage(error: &ModelError) -> Option<Usage> {
 }
 
 impl<C: Send + Sync + 'static> RunScope<C> {
-    /// Returns what a function of the application left of a conversation, without halves of pairs, and warns of them.
+    /// Returns what a function of the application left of a conversation, with whole pairs in their order, and warns of those
+    /// that it broke.
     pub(crate) async fn keep_pairs_and_warn(&self, whose: &str, items: Vec<Arc<Item>>) -> Vec<Arc<Item>> {
         let paired = keep_pairs(items);
-        if !paired.removed.is_empty() {
-            let message = format!("{whose} left {}", paired.describe_removed());
+        if !paired.repairs.is_empty() {
+            let message = format!("{whose} left {}", paired.describe_repairs());
             self.emit_warning(message).await;
         }
         paired.items

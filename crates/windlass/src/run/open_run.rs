@@ -3,6 +3,7 @@
 use futures_util::FutureExt;
 use windlass_core::{
     budget::{BudgetSpending, SessionBudget, SpendingBudget},
+    history::keep_pairs,
     id::{RunId, SessionId},
     journal::RunStarted,
     run::Run,
@@ -23,8 +24,8 @@ pub(crate) struct OpenRun {
     pub(crate) run: Run,
     pub(crate) kept: KeptResults,
     pub(crate) session: Option<RunSession>,
-    /// Description of the items that the session's history had to leave out.
-    pub(crate) session_warning: Option<String>,
+    /// Warnings about pairs of calls and outputs that were broken in the input or in the session.
+    pub(crate) warnings: Vec<String>,
     /// The spending of the session's other runs, if the session has a budget.
     pub(crate) spent_by_others: Option<BudgetSpending>,
     pub(crate) is_fresh: bool,
@@ -44,7 +45,8 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
         observer: config.lease_observer.clone(),
         cancel_on_loss: cancel.clone(),
     };
-    let mut session_warning = None;
+    let mut warnings = Vec::new();
+    let mut broken_pairs = String::new();
     let mut foreign_hold = None;
     let (journal, run, kept, is_fresh) = match origin {
         RunSource::Input(input) => {
@@ -52,7 +54,18 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
             graph.check_receipt_scopes(&key_scopes(&id, None, false, config))?;
             check_stored_conversation(agent, config)?;
             let mut started = RunStarted::new(id, agent.name().clone());
-            (started.input, started.max_turns) = (input, graph.turn_limit(config.max_turns));
+            // With an earlier response, the provider may have the other halves of pairs.
+            started.input = match &config.previous_response_id {
+                Some(_) => input,
+                None => {
+                    let paired = keep_pairs(input);
+                    if !paired.repairs.is_empty() {
+                        warnings.push(format!("the input has {}", paired.describe_repairs()));
+                    }
+                    paired.items
+                }
+            };
+            started.max_turns = graph.turn_limit(config.max_turns);
             started.session = session.as_ref().map(|session| session.id().clone());
             started.previous_response_id = config.previous_response_id.clone();
             started.budget = config.budget.clone().filter(|budget| !budget.is_unlimited()).map(Box::new);
@@ -71,7 +84,7 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
             let journal = loop {
                 if let Some(session) = &session {
                     let history = session.load_history().await.map_err(RunError::Session)?;
-                    session_warning = (!history.removed.is_empty()).then(|| history.removed.clone());
+                    broken_pairs.clone_from(&history.broken_pairs);
                     started.history = history.into_start(session.id(), is_in_store);
                 }
                 if let Some(budget) = &config.session_budget {
@@ -125,7 +138,10 @@ pub(crate) async fn open_run<C: Send + Sync + 'static>(
         }
     };
     record_agent(run.id(), run.agent());
-    Ok(OpenRun { journal, run, kept, session, session_warning, spent_by_others, is_fresh })
+    if !broken_pairs.is_empty() {
+        warnings.push(format!("the session has {broken_pairs}"));
+    }
+    Ok(OpenRun { journal, run, kept, session, warnings, spent_by_others, is_fresh })
 }
 
 /// Checks that a session in another store has no items of an earlier run of the same id: it would not get those of the new

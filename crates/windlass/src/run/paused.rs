@@ -9,6 +9,7 @@ use windlass_core::{
     authenticity::{DecisionSignature, MacError, MacKeyId, MacKeyring, SignedDecision},
     canonical::Digest,
     decision::{CorrectableCall, Decision, DecisionScope, PendingCall, PostedNote, StandingDecision},
+    history::keep_pairs,
     id::{CallId, CallPath, Timestamp},
     item::{Item, OutputContent},
     journal::{
@@ -373,10 +374,9 @@ impl PausedRun {
         self.push_entry(standing.parent_calls.clone(), entry)
     }
 
-    /// Adds input for the next model request.
+    /// Adds input for the next model request. Calls without outputs and outputs without calls are left out of it.
     pub fn add_input(&mut self, input: impl IntoInput) -> Result<(), DecisionError> {
-        let added = InputAdded { items: input.into_input(), order: None };
-        self.push_entry(Vec::new(), JournalEntry::InputAdded(added))
+        self.push_input(input.into_input(), None)
     }
 
     /// Adds the input of an order. The journal records the order's number, so that it is added once.
@@ -385,7 +385,16 @@ impl PausedRun {
         items: Vec<Arc<Item>>,
         order: u64,
     ) -> Result<(), DecisionError> {
-        self.push_entry(Vec::new(), JournalEntry::InputAdded(InputAdded { items, order: Some(order) }))
+        self.push_input(items, Some(order))
+    }
+
+    fn push_input(&mut self, items: Vec<Arc<Item>>, order: Option<u64>) -> Result<(), DecisionError> {
+        let paired = keep_pairs(items);
+        if !paired.repairs.is_empty() {
+            tracing::warn!("the added input has {}", paired.describe_repairs());
+        }
+        let added = InputAdded { items: paired.items, order };
+        self.push_entry(Vec::new(), JournalEntry::InputAdded(added))
     }
 
     /// Records any decision about a pending call. It replaces an earlier decision about the call that is not taken.

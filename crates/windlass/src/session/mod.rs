@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use windlass_core::{
-    history::{cut_places, keep_pairs, paired_places},
+    history::{cut_places, has_valid_pairs, keep_pairs, paired_places},
     id::{RunId, SessionId},
     item::Item,
     journal::{ItemRange, StartHistory},
@@ -165,8 +165,8 @@ pub(crate) struct LoadedHistory {
     pub(crate) items: Vec<Arc<Item>>,
     /// Positions of the items, if the store numbers them.
     positions: Option<Vec<ItemRange>>,
-    /// Description of the calls and outputs that were left out; empty if there were none.
-    pub(crate) removed: String,
+    /// Description of the calls and outputs that were left out or moved; empty if there were none.
+    pub(crate) broken_pairs: String,
 }
 
 impl LoadedHistory {
@@ -250,13 +250,14 @@ impl Session {
         Ok(self.load_history().await?.items)
     }
 
-    /// Loads the items that runs see. Calls without outputs and outputs without calls are left out.
+    /// Loads the items that runs see. Calls without outputs and outputs without calls are left out, and outputs stand
+    /// directly after their responses.
     pub(crate) async fn load_history(&self) -> Result<LoadedHistory, StoreError> {
         let SessionState { version, items, positions } = self.store.load_session(&self.id).await?;
         let mut places = paired_places(&items);
-        let removed = match places.len() == items.len() {
+        let broken_pairs = match has_valid_pairs(&items) {
             true => String::new(),
-            false => keep_pairs(items.clone()).describe_removed(),
+            false => keep_pairs(items.clone()).describe_repairs(),
         };
         let kept = |places: &[usize]| places.iter().map(|place| items[*place].clone()).collect::<Vec<_>>();
         if let Some(limit) = self.history_limit {
@@ -268,7 +269,7 @@ impl Session {
             true => Some(ItemRange::from_positions(places.iter().map(|place| positions[*place]))),
             false => None,
         };
-        Ok(LoadedHistory { version, items: kept(&places), positions, removed })
+        Ok(LoadedHistory { version, items: kept(&places), positions, broken_pairs })
     }
 
     /// Appends items atomically.

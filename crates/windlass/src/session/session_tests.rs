@@ -160,9 +160,9 @@ async fn a_limit_gives_a_valid_history_wherever_it_cuts() {
     for limit in 0..=8 {
         let items = session.clone().history_limit(limit).items().await.expect("memory can be read");
         assert!(items.len() <= limit);
-        assert_eq!(keep_pairs(items).describe_removed(), "", "limit {limit}");
+        assert_eq!(keep_pairs(items).describe_repairs(), "", "limit {limit}");
     }
-    let removed = session.load_history().await.expect("memory can be read").removed;
+    let removed = session.load_history().await.expect("memory can be read").broken_pairs;
     assert_eq!(removed, "call `lost` without its output");
 }
 
@@ -175,6 +175,6 @@ async fn compaction_leaves_a_valid_history_wherever_it_cuts() {
         let result = session.compact(&policy).await.expect("memory can be written");
         assert!(matches!(result, CompactionResult::Summarised { .. }), "keep {keep}: {result:?}");
         let stored = session.store.load_session(&session.id).await.expect("memory can be read").items;
-        assert_eq!(keep_pairs(stored).describe_removed(), "", "keep {keep}");
+        assert_eq!(keep_pairs(stored).describe_repairs(), "", "keep {keep}");
     }
 }
