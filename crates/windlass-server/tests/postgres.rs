@@ -1,5 +1,5 @@
 //! Two servers and the inspector on one PostgreSQL database.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::expect_used, clippy::unwrap_used)]
 
 #[allow(dead_code)]
 #[path = "../../windlass-postgres/tests/server/mod.rs"]

@@ -208,6 +208,7 @@ struct RemoteBank {
 }
 
 impl RemoteBank {
+    #[expect(clippy::expect_used, reason = "a failed precondition fails the test")]
     fn start() -> Self {
         use std::io::{BufRead, BufReader, Write};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use windlass::core::item::{CallOutput, Item, OutputStatus};
-use windlass_models::testing::FakeProvider;
+use windlass_models::testing::{FakeProvider, FakeReply};
 use windlass_models::{
     AccessToken, AzureOpenAi, BearerTokenSigner, Gemini, ProviderRegistry, ProviderSettings, ServerApi,
 };

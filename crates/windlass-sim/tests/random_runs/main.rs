@@ -27,6 +27,7 @@ const SEED_COUNT: u64 = 3000;
 const ATTENDED_SEED_COUNT: u64 = 1000;
 
 /// Simulates each seed, and checks that the worlds reached every required label.
+#[expect(clippy::expect_used, reason = "a failed precondition fails the test")]
 fn check_worlds(seeds: &SeedList, count: u64, spec_of: fn(u64) -> WorldSpec, required: &[&str]) {
     let reached = Mutex::new(CoverageCounts::default());
     check_seeds(seeds, |seed| {

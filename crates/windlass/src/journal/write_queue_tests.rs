@@ -12,7 +12,8 @@ use windlass_core::{
     journal::{HashChain, JournalEntry, JournalLine, JournalRecord},
 };
 
-use super::{AppendTarget, WriteQueue};
+use super::{AppendTarget, ListedStatus, WriteQueue};
+use crate::clock::RunClock;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::store::{
     DerivedWrites, Durability, Lease, LeaseClaim, MemoryStore, Store, StoreFuture, StoreWrapper,
