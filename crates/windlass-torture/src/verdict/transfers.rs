@@ -8,7 +8,7 @@ use windlass::core::journal::CallStatus;
 use windlass::tool::ReceiptScope;
 
 use super::effects::{ToolKind, check_recorded, is_inherited, tool_kind};
-use super::journal::RunJournal;
+use super::journal::{JournalCall, RunJournal};
 use super::{RoundEvidence, TortureVerdict, report_violation};
 use crate::order::RunOrder;
 use crate::outside::{BankTransfer, FenceRule, LedgerEffect, OutsideEvent, OutsideWorld};
@@ -161,9 +161,19 @@ fn check_paid(
         let origin = order.fork_of.iter().map(|origin| RunOrder { run: origin.clone(), ..order.clone() });
         let inherited =
             origin.map(|origin| operation_name(&origin, scope, &call.agent, &call.tool, arguments));
-        let is_paid =
-            std::iter::once(operation).chain(inherited).any(|name| operations.contains_key(name.as_str()))
-                || call.keys.iter().any(|key| shared_keys.contains(key.as_str()));
+        // A call that a receipt answered has no key: its twin of the same run, which left the receipt, has one.
+        let is_twin = |other: &&JournalCall| {
+            (&other.agent, &other.tool) == (&call.agent, &call.tool)
+                && other.edited.as_ref().unwrap_or(&other.arguments) == arguments
+        };
+        let is_deduplicated = call.status == Some(CallStatus::Deduplicated);
+        let twins = journal.calls.values().filter(|_| is_deduplicated).filter(is_twin);
+        let has_shared_key = std::iter::once(call)
+            .chain(twins)
+            .flat_map(|call| &call.keys)
+            .any(|key| shared_keys.contains(key.as_str()));
+        let is_paid = has_shared_key
+            || std::iter::once(operation).chain(inherited).any(|name| operations.contains_key(name.as_str()));
         if !is_paid {
             report_violation(&mut verdict.lost, "lost", format!("{} {path}: {call:?}", order.run));
         }
