@@ -67,6 +67,59 @@ fn every_file_is_in_the_code_map() {
     assert!(absent.is_empty(), "the code map lacks {absent:#?}");
 }
 
+/// Largest number of files that the walk of one call leads through, and of lines in the driver's folder.
+const MAX_WALK_FILES: usize = 30;
+const MAX_DRIVER_LINES: usize = 2_050;
+
+/// The walk of one call lists every file that its steps name, and is as short as it says.
+#[test]
+fn the_walk_of_one_call_is_short_and_lists_its_files() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = std::fs::read_to_string(root.join("ARCHITECTURE.md")).expect("can be read");
+    let (_, walk) = text.split_once("## The path of one call").expect("the walk is there");
+    let walk = walk.split("\n## ").next().unwrap_or_default();
+    let (steps, list) = walk.split_once("A reader of this walk opens ").expect("the list is there");
+    let (count, list) = list.split_once(" files. ").expect("the list has a count");
+    let (list, _) = list.split_once("Before them come ").expect("the list ends");
+    let (of_core, of_windlass) = list.split_once("In `windlass`:").expect("the list has two parts");
+    let core_files = listed_files(of_core, &root.join("crates/windlass-core/src"));
+    let files = listed_files(of_windlass, &root.join("crates/windlass/src"));
+    assert_eq!(count.parse(), Ok(core_files.len() + files.len()), "{core_files:?} {files:?}");
+    assert!(core_files.len() + files.len() <= MAX_WALK_FILES, "{core_files:?} {files:?}");
+    let is_listed = |file: &&str| {
+        let listed = core_files.iter().chain(&files);
+        !file.ends_with(".rs") || listed.into_iter().any(|path| path == file)
+    };
+    let absent: Vec<&str> = backticked_words(steps).filter(|file| !is_listed(file)).collect();
+    assert!(absent.is_empty(), "the list lacks {absent:?}");
+
+    let mut lines = 0;
+    for entry in std::fs::read_dir(root.join("crates/windlass/src/drive")).expect("the folder is there") {
+        let file = std::fs::read_to_string(entry.expect("can be read").path()).expect("can be read");
+        lines += file.lines().count();
+    }
+    assert!(lines <= MAX_DRIVER_LINES, "the driver has {lines} lines");
+    assert!(walk.contains("(`drive/`) has at most 2,050 lines"), "the page says the limit");
+}
+
+/// Returns the files of a list such as "of `run/` `next.rs`, `apply.rs`; `event.rs`". Each of them must exist.
+fn listed_files(list: &str, source: &Path) -> Vec<String> {
+    let mut files = Vec::new();
+    for part in list.split(';') {
+        let mut folder = "";
+        for word in backticked_words(part) {
+            match word.ends_with('/') {
+                true => folder = word,
+                false => files.extend(word.ends_with(".rs").then(|| format!("{folder}{word}"))),
+            }
+        }
+    }
+    for file in &files {
+        assert!(source.join(file).exists(), "{file} is listed");
+    }
+    files
+}
+
 /// Returns the targets of `[…](target)` that are files of the repository.
 fn file_links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](")

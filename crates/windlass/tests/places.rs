@@ -332,3 +332,67 @@ async fn a_warning_names_the_tool_whose_async_body_blocked_its_thread() {
     let [warning] = warnings.as_slice() else { panic!("one warning: {warnings:?}") };
     assert!(warning.starts_with("the async body of tool `nap` blocked its thread for "), "{warning}");
 }
+
+/// Waits for the warning about a body that has not returned.
+async fn until_unfinished_body_is_named(stream: &mut windlass::run::RunStream) {
+    while let Some(event) = stream.next().await {
+        if let RunEventKind::Warning { message } = event.kind
+            && message.starts_with("the async body of tool `act` holds its thread for ")
+        {
+            return;
+        }
+    }
+    panic!("no warning came before the body was released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_warning_names_the_tool_whose_async_body_does_not_return() {
+    let (agent, begun, release) = agent_that_blocks();
+    let mut stream = agent.run("go").unlimited_turns().drain_timeout(Duration::from_millis(50)).stream();
+    let named = until_unfinished_body_is_named(&mut stream);
+    tokio::time::timeout(STUCK, named).await.expect("the warning comes while the body blocks");
+    begun.notified().await;
+    drop(release);
+    assert!(stream.result().await.expect("it ends").output_text().is_some());
+}
+
+/// The only thread of the runtime is held, so nothing on it could notice.
+#[test]
+fn a_warning_names_the_tool_whose_async_body_holds_the_only_thread() {
+    for is_inline in [false, true] {
+        let (release, blocked) = std::sync::mpsc::channel::<()>();
+        let blocked = Arc::new(Mutex::new(blocked));
+        let (hand_over, handed_over) = std::sync::mpsc::channel();
+        let running = std::thread::spawn(move || {
+            let schema = json!({ "type": "object" });
+            let tool = Tool::dynamic("act", "Acts.", schema, move |_: ToolContext, _: Value| {
+                let blocked = blocked.clone();
+                async move {
+                    let _dropped = blocked.lock().expect("nobody panics with it").recv();
+                    Ok::<_, ToolError>("done")
+                }
+            });
+            let tool = if is_inline { tool.non_strict().inline() } else { tool.non_strict() };
+            let calls = ScriptedResponse::call("blocks", "act", json!({}));
+            let model = ScriptedModel::new([calls, ScriptedResponse::text("bye")]);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(async {
+                let stream = Agent::new("hand").model(model).tool(tool).run("go").stream();
+                let (ended, is_ended) = tokio::sync::oneshot::channel::<()>();
+                hand_over.send((stream, ended)).expect("the test waits for it");
+                _ = is_ended.await;
+            });
+        });
+        let (mut stream, ended) = handed_over.recv().expect("the run starts");
+        let watching = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        watching.block_on(async {
+            let named = until_unfinished_body_is_named(&mut stream);
+            tokio::time::timeout(STUCK, named).await.expect("the warning comes while the body blocks");
+            drop(release);
+            let result = tokio::time::timeout(STUCK, stream.result()).await.expect("it ends");
+            assert!(result.expect("it ends").output_text().is_some());
+        });
+        drop(ended);
+        running.join().expect("it does not panic");
+    }
+}

@@ -36,11 +36,13 @@ pub enum CallEffect {
     /// Find out whether an interrupted call took effect. Report: [`CallReport::Reconciled`].
     Reconcile,
     /// Claim the right to execute an idempotent call; wait while an identical call is in flight. Report:
-    /// [`CallReport::Receipt`].
+    /// [`CallReport::Receipt`], or [`CallReport::Permit`] with a result if the body of that call outlived its deadline and
+    /// still runs.
     ClaimReceipt,
     /// Give the right to execute the call back. Report: [`CallReport::ReceiptReleased`].
     ReleaseReceipt,
-    /// Wait for a permit to run a body. Report: [`CallReport::PermitAcquired`].
+    /// Wait for a permit to run a body: for the limits, and for the end of a body with the same conflict key that outlived
+    /// its deadline. Report: [`CallReport::Permit`].
     AcquirePermit,
     /// Run the input guardrails before a person is asked. Report: [`CallReport::EarlyInputGuardrails`].
     RunEarlyInputGuardrails,
@@ -94,8 +96,8 @@ pub enum CallReport {
     Held,
     /// The reconcile function found out what happened.
     Reconciled(ReconcileReport),
-    /// The permit was acquired.
-    PermitAcquired,
+    /// The permit was acquired, or the wait for a body that outlived its deadline ended with this result.
+    Permit(GateVerdict),
     /// The input guardrails passed before a person was asked, or one of them produced the result.
     EarlyInputGuardrails(GateVerdict),
     /// The input guardrails passed, or one of them produced the result.
@@ -301,7 +303,7 @@ pub struct CallFeatures {
     pub has_output_guardrails: bool,
     /// The tool has a rule that says whether it is enabled.
     pub has_enabled_rule: bool,
-    /// The number of bodies at once is limited.
+    /// The number of bodies at once is limited, or the call has a conflict key.
     pub has_permits: bool,
     /// Identical calls share their result.
     pub has_receipts: bool,
@@ -416,7 +418,7 @@ impl CallProgress {
                 self.result = Some(CallResult::new(CallStatus::Reconciled, output));
             }
             CallReport::Reconciled(outcome) => self.reconciled = Some(outcome),
-            CallReport::PermitAcquired => self.has_permit = true,
+            CallReport::Permit(GateVerdict::Pass) => self.has_permit = true,
             CallReport::EarlyInputGuardrails(GateVerdict::Pass) => self.early_guardrails_passed = true,
             CallReport::InputGuardrails(GateVerdict::Pass) => self.guardrails_passed = true,
             CallReport::Enabled(GateVerdict::Pass) => self.is_enabled = true,
@@ -425,7 +427,8 @@ impl CallProgress {
                 self.start_announced = true;
                 self.result = Some(result);
             }
-            CallReport::EarlyInputGuardrails(GateVerdict::End(result))
+            CallReport::Permit(GateVerdict::End(result))
+            | CallReport::EarlyInputGuardrails(GateVerdict::End(result))
             | CallReport::InputGuardrails(GateVerdict::End(result))
             | CallReport::Enabled(GateVerdict::End(result)) => {
                 self.refusal = Some(Box::new(self.refused_result(result)));

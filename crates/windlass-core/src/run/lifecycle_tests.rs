@@ -194,7 +194,7 @@ fn plain_report(effect: &CallEffect) -> CallReport {
         CallEffect::Reconcile => CallReport::Reconciled(ReconcileReport::NotExecuted),
         CallEffect::ClaimReceipt => CallReport::Receipt(ReceiptVerdict::Claimed),
         CallEffect::ReleaseReceipt => CallReport::ReceiptReleased,
-        CallEffect::AcquirePermit => CallReport::PermitAcquired,
+        CallEffect::AcquirePermit => CallReport::Permit(GateVerdict::Pass),
         CallEffect::RunEarlyInputGuardrails => CallReport::EarlyInputGuardrails(GateVerdict::Pass),
         CallEffect::RunInputGuardrails => CallReport::InputGuardrails(GateVerdict::Pass),
         CallEffect::CheckEnabled => CallReport::Enabled(GateVerdict::Pass),

@@ -11,6 +11,9 @@ pub const REJECTED: &str = "Tool execution was not approved.";
 pub const SURPLUS_HANDOFF: &str = "Multiple handoffs detected, ignoring this one.";
 /// Output of a call whose predecessor was not successful.
 pub const PREDECESSOR_FAILED: &str = "Not executed: an earlier action in this turn failed.";
+/// Output of a call that was not executed beside an earlier one whose body outlived its deadline.
+pub const EARLIER_CALL_RUNS: &str =
+    "Not executed: an earlier call exceeded its time limit and still runs. Try again when it has ended.";
 /// Output of a call whose run ended before it finished.
 pub const CANCELLED: &str = "The call was stopped before it finished.";
 /// Replacement for an output that an output guardrail of the run blocked.

@@ -21,7 +21,7 @@ use super::{Agent, AgentGraph, ResolvedToolset, ToolsetEntry};
 use crate::error::ConfigError;
 use crate::guardrail::{GuardrailError, GuardrailVerdict, OutputGuardrail, panic_message};
 use crate::model::{ModelResponse, ModelSettings, ToolDefinition};
-use crate::receipts::ReceiptCache;
+use crate::receipts::{LateConflictKeys, ReceiptCache};
 use crate::redaction::{OutputVisibility, is_redacted, redact_arguments};
 use crate::run::{GivenResponse, PausedRun, RunBuilder};
 use crate::secret_mask::SecretMask;
@@ -50,6 +50,7 @@ struct ResolvedAgentInner<C> {
 #[derive(Clone, Default)]
 pub struct SharedConversation {
     cache: Arc<ReceiptCache>,
+    late_keys: Arc<LateConflictKeys>,
     mask: SecretMask,
     conversation: Option<RunId>,
 }
@@ -302,6 +303,7 @@ impl<C: Send + Sync + 'static> ResolvedAgent<C> {
             response: answer,
             tools: self.inner.tools.clone(),
             receipt_cache: shared.cache.clone(),
+            late_keys: shared.late_keys.clone(),
             mask: shared.mask.clone(),
             conversation: shared.conversation.clone(),
         }

@@ -1,17 +1,20 @@
 //! The work on one call: an interpreter of the effects that [`Run::next_effect`](windlass_core::run::Run::next_effect)
-//! asks for, up to the call's output.
+//! asks for, from the gate through body and guardrails to the call's output and its announcement.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use windlass_core::{
     decision::HoldReason,
     id::CallId,
+    item::OutputContent,
     journal::{CallSettled, CallStatus, GuardrailRecord, JournalEntry},
     plan::BodyKind,
     run::{
         ApplyError, CallEffect, CallFeatures, CallOutcome, CallProgress, CallReport, CallResult, GateVerdict,
-        ReceiptVerdict, ReconcileReport, StopMode, ToolNeed,
+        ReceiptVerdict, ReconcileReport, RunnableCall, StopMode, ToolNeed, model_text,
     },
     tool::ToolKey,
 };
@@ -19,13 +22,20 @@ use windlass_core::{
 use super::Driver;
 use super::turn::TurnExecution;
 use crate::artefact::READ_OUTPUT_TOOL;
+use crate::error::truncate_message;
+use crate::guardrail::{GuardrailChecks, check_call_input, check_call_output};
+use crate::hook::{AfterCall, HookEvent};
+use crate::lock_unpoisoned;
 use crate::observe::HookObservation;
 use crate::receipts::{
-    BodyPermits, ClaimVerdict, ExecutionClaim, ReceiptDestination, ReceiptRequest, RunReceipts,
+    BodyHold, BodyPatience, BodyPermits, ClaimVerdict, ExecutionClaim, ReceiptDestination, ReceiptRequest,
+    RunReceipts, WaitVerdict,
 };
-use crate::run::{DecisionCheck, DriveError, ResolvedCall};
-use crate::tasks::CallStop;
-use crate::tool::{PreparedCall, ToolContext, invalid_arguments_result, with_edit_note};
+use crate::run::{DecisionCheck, DriveError, ResolvedCall, panic_failure};
+use crate::tasks::{BodyAttempt, BodyExit, BodyFailure, CallStop, blocking_body_warning, record_late_end};
+use crate::tool::{
+    EndedBody, PreparedCall, ToolContext, failure_text, invalid_arguments_result, with_edit_note,
+};
 
 /// The work on one call, with its tool, arguments and context.
 pub(super) struct CallExecution<'a, C> {
@@ -35,11 +45,12 @@ pub(super) struct CallExecution<'a, C> {
     pub(super) turn: &'a TurnExecution<C>,
     /// Position of the call in the model's order.
     pub(super) place: usize,
+    /// Permits of the next body.
     permits: BodyPermits,
     /// Verdicts of the guardrails so far.
     pub(super) guardrails: Vec<GuardrailRecord>,
     /// Claim of an idempotent call; identical calls wait for its receipt.
-    claim: Option<Box<ExecutionClaim<'a>>>,
+    claim: Option<Arc<ExecutionClaim>>,
 }
 
 impl<C> CallExecution<'_, C> {
@@ -60,6 +71,16 @@ impl<C> CallExecution<'_, C> {
             Some(claim) => Ok(claim.end().await?),
             None => Ok(()),
         }
+    }
+
+    /// Returns the hold of the next body, which has the permits then.
+    fn take_hold(&mut self) -> Option<Arc<BodyHold>> {
+        let (permits, key) = (std::mem::take(&mut self.permits), self.prepared.conflict_key.clone());
+        BodyHold::new(permits, key, self.claim.clone())
+    }
+
+    fn patience(&self) -> BodyPatience<'_> {
+        BodyPatience { stop: self.stop(), timeout: self.prepared.tool.timeout }
     }
 
     /// Returns the stop signal of the call.
@@ -221,21 +242,19 @@ impl<C: Send + Sync + 'static> Driver<C> {
                 }
                 reconciled.map(CallReport::Reconciled)
             }
-            CallEffect::ClaimReceipt => self.claim_receipt(work).await?.map(CallReport::Receipt),
+            CallEffect::ClaimReceipt => self.claim_receipt(work).await?,
             CallEffect::ReleaseReceipt => {
                 work.claim = None;
                 Some(CallReport::ReceiptReleased)
             }
-            CallEffect::AcquirePermit => {
-                let (tool, lasting) = (&work.prepared.tool, self.shared.config.lease_duration);
-                let limits = [&tool.concurrency_permits, &self.shared.body_permits].map(Option::as_ref);
-                let journal = &self.shared.journal;
-                let permits = BodyPermits::acquire(journal, &tool.shared_limits, lasting, limits, stop);
-                permits.await?.map(|permits| {
+            CallEffect::AcquirePermit => match self.acquire_permits(work).await? {
+                WaitVerdict::Granted(permits) => {
                     work.permits = permits;
-                    CallReport::PermitAcquired
-                })
-            }
+                    Some(CallReport::Permit(GateVerdict::Pass))
+                }
+                WaitVerdict::BodyStillRuns => Some(self.refuse_waiting_call(work).await),
+                WaitVerdict::Stopped => None,
+            },
             CallEffect::RunEarlyInputGuardrails => {
                 self.run_input_guardrails(work).await.map(CallReport::EarlyInputGuardrails)
             }
@@ -256,7 +275,6 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
             CallEffect::RunBody(_) => Some(self.run_nested_agent(work).await?),
             CallEffect::AwaitRetry(delay) => {
-                work.permits = BodyPermits::default();
                 stop.unless_stopped(tokio::time::sleep(delay)).await.map(|()| CallReport::RetryReady)
             }
             CallEffect::Withhold(result) => {
@@ -294,18 +312,58 @@ impl<C: Send + Sync + 'static> Driver<C> {
     async fn claim_receipt<'a>(
         &'a self,
         work: &mut CallExecution<'a, C>,
-    ) -> Result<Option<ReceiptVerdict>, DriveError> {
-        let Some(request) = work.receipt_request() else { return Ok(Some(ReceiptVerdict::Claimed)) };
+    ) -> Result<Option<CallReport>, DriveError> {
+        let claimed = Some(CallReport::Receipt(ReceiptVerdict::Claimed));
+        let Some(request) = work.receipt_request() else { return Ok(claimed) };
         self.shared.key_scopes.check_tool(work.turn.agent.name(), &work.prepared.tool)?;
-        Ok(match self.run_receipts().claim(request, work.stop()).await? {
-            Some(ClaimVerdict::Claimed { claim, generation }) => {
+        Ok(match self.run_receipts().claim(request, work.patience()).await? {
+            WaitVerdict::Granted(ClaimVerdict::Claimed { claim, generation }) => {
                 work.ctx.fix_key(generation);
                 work.claim = Some(claim);
-                Some(ReceiptVerdict::Claimed)
+                claimed
             }
-            Some(ClaimVerdict::Completed(output)) => Some(ReceiptVerdict::Completed(output)),
-            None => None,
+            WaitVerdict::Granted(ClaimVerdict::Completed(output)) => {
+                Some(CallReport::Receipt(ReceiptVerdict::Completed(output)))
+            }
+            // The body of this call has ended under an earlier driver, and runs beside no other.
+            WaitVerdict::BodyStillRuns
+                if self.scope.with_run(|run| run.withheld_output(&work.call).is_some()) =>
+            {
+                claimed
+            }
+            WaitVerdict::BodyStillRuns => Some(self.refuse_waiting_call(work).await),
+            WaitVerdict::Stopped => None,
         })
+    }
+
+    /// Acquires what the body of a call needs to begin, and waits while bodies are in the way.
+    async fn acquire_permits(
+        &self,
+        work: &CallExecution<'_, C>,
+    ) -> Result<WaitVerdict<BodyPermits>, DriveError> {
+        let (tool, patience) = (&work.prepared.tool, work.patience());
+        if let Some(key) = &work.prepared.conflict_key {
+            match self.shared.late_keys.wait(key, patience).await {
+                WaitVerdict::Granted(()) => {}
+                WaitVerdict::BodyStillRuns => return Ok(WaitVerdict::BodyStillRuns),
+                WaitVerdict::Stopped => return Ok(WaitVerdict::Stopped),
+            }
+        }
+        let limits = [&tool.body_limit, &work.turn.body_limit, &self.shared.body_limit];
+        let (journal, lasting) = (&self.shared.journal, self.shared.config.lease_duration);
+        let limits = limits.into_iter().flatten();
+        Ok(BodyPermits::acquire(journal, &tool.shared_limits, lasting, limits, patience).await?)
+    }
+
+    /// Returns the report of a call that does not begin, because a body that outlived its deadline still runs.
+    async fn refuse_waiting_call(&self, work: &CallExecution<'_, C>) -> CallReport {
+        let path = work.ctx.call_path();
+        let message = format!(
+            "call `{path}` was not executed: the body of an earlier call exceeded its time limit and still runs"
+        );
+        self.scope.emit_warning(truncate_message(message)).await;
+        let output = model_text::EARLIER_CALL_RUNS;
+        CallReport::Permit(GateVerdict::End(CallResult::new(CallStatus::BlockedByGuardrail, output)))
     }
 
     fn unexpected_effect(&self, call: &CallId, effect: &CallEffect) -> DriveError {
@@ -325,7 +383,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
         &'a self,
         call: &CallId,
         result: CallResult,
-        work: Option<&'a mut CallExecution<'_, C>>,
+        mut work: Option<&'a mut CallExecution<'_, C>>,
         stop: CallStop<'_>,
     ) -> impl Future<Output = Result<Option<Box<HookObservation>>, DriveError>> + Send {
         let CallResult { status, output, run_failure } = result;
@@ -339,6 +397,10 @@ impl<C: Send + Sync + 'static> Driver<C> {
             CallStatus::Cancelled => run_failure.or_else(|| self.ending_failure.get().map(Box::new)),
             _ => run_failure,
         };
+        if let Some(work) = work.as_mut() {
+            // A call that does not run its body any more needs no permit.
+            work.permits = BodyPermits::default();
+        }
         let withheld = self.scope.with_run(|run| run.withheld_output(call));
         let withheld = withheld.map(|_| self.scope.call_path(call));
         let guardrails = work.as_ref().map(|work| work.guardrails.clone()).unwrap_or_default();
@@ -361,5 +423,195 @@ impl<C: Send + Sync + 'static> Driver<C> {
             }
             Ok(observed)
         }
+    }
+
+    /// Runs the input guardrails in order. Returns `None` if the call stops first. Of verdicts before and after an approval,
+    /// the later ones count.
+    async fn run_input_guardrails(&self, work: &mut CallExecution<'_, C>) -> Option<GateVerdict> {
+        work.guardrails.clear();
+        let mut checks = GuardrailChecks::default();
+        let verdict = check_call_input(&work.prepared.tool, &work.ctx, work.stop(), &mut checks).await;
+        self.keep_verdicts(work, checks).await;
+        verdict
+    }
+
+    /// Keeps the verdicts of guardrails for the settlement, and warns of one that failed.
+    async fn keep_verdicts(&self, work: &mut CallExecution<'_, C>, checks: GuardrailChecks) {
+        work.guardrails.extend(checks.verdicts);
+        if let Some(message) = checks.warning {
+            self.scope.emit_warning(message).await;
+        }
+    }
+
+    /// Asks whether the tool is enabled now. If it is not, the call ends as the call of an unknown tool does. A rule that
+    /// panics fails the run.
+    async fn check_enabled(&self, work: &CallExecution<'_, C>) -> GateVerdict {
+        let (tool, ctx) = (&work.prepared.tool, work.ctx.run_context());
+        let available = async {
+            match tool.enabled.evaluate(ctx).await {
+                true => None,
+                false => Some(work.turn.tools.enabled_names(ctx).await),
+            }
+        };
+        GateVerdict::End(match AssertUnwindSafe(available).catch_unwind().await {
+            Ok(None) => return GateVerdict::Pass,
+            Ok(Some(available)) => {
+                let policy = &self.shared.config.on_unknown_tool;
+                policy.call_result(tool.name(), work.turn.agent.name(), available)
+            }
+            Err(panic) => {
+                let status = CallStatus::BlockedByGuardrail;
+                CallResult::failing_run(status, model_text::CANCELLED, panic_failure(panic))
+            }
+        })
+    }
+
+    /// Notifies the hooks of the start. Returns `None` if the call stops first. A hook that fails fails the call.
+    async fn announce_start(&self, work: &CallExecution<'_, C>) -> Option<GateVerdict> {
+        let is_repeated = self.scope.with_run(|run| run.running_attempt(&work.call)) > Some(1);
+        let ctx = work.ctx.clone();
+        let told = self.scope.notify_hooks(&work.turn.agent, || HookEvent::CallStarted { ctx, is_repeated });
+        let Some(told) = told else { return Some(GateVerdict::Pass) };
+        match work.stop().unless_stopped(told).await? {
+            Ok(()) => Some(GateVerdict::Pass),
+            Err(error) => {
+                let message = truncate_message(format!("hook `call_started` failed: {error}"));
+                self.scope.emit_warning(message).await;
+                // A call with invalid arguments has no body that could have failed.
+                let has_body = self.scope.with_run(|run| run.has_call_started(&work.call));
+                let status = if has_body { CallStatus::Failed } else { CallStatus::InvalidArguments };
+                Some(GateVerdict::End(CallResult::new(status, failure_text(None))))
+            }
+        }
+    }
+
+    /// Keeps the output of a body where only drivers read it, then records the end of the body.
+    async fn withhold_output(
+        &self,
+        work: &CallExecution<'_, C>,
+        result: &CallResult,
+    ) -> Result<(), DriveError> {
+        // Secrets are nowhere outside the process.
+        let path = work.ctx.call_path();
+        let secrets = &self.shared.recorder.secrets;
+        let kept = secrets.redact_kept_output(path.parent_calls(), path.call(), result.output.clone());
+        let ended = CallResult::new(result.status.clone(), kept);
+        let entry = ended.body_ended_entry(&work.call);
+        self.shared.withheld.save(&self.shared.journal, path, ended.output).await?;
+        self.scope.record_entry(entry).await
+    }
+
+    /// Runs the output guardrails in order, each on the output of the previous one. Returns `None` if the call stops and
+    /// they do not finish within the drain timeout.
+    async fn run_output_guardrails(
+        &self,
+        work: &mut CallExecution<'_, C>,
+        status: CallStatus,
+        output: Option<OutputContent>,
+    ) -> Result<Option<CallResult>, DriveError> {
+        let output = match output {
+            Some(output) => output,
+            None => {
+                let recorded = self.scope.with_run(|run| run.withheld_output(&work.call));
+                let kept = self.shared.withheld.load(&self.shared.journal, work.ctx.call_path()).await?;
+                match kept.filter(|output| Some(output.digest()) == recorded) {
+                    Some(output) => output,
+                    None => {
+                        let result = CallResult::new(CallStatus::OutputWithheld, model_text::OUTPUT_LOST);
+                        return Ok(Some(result));
+                    }
+                }
+            }
+        };
+        let mut checks = GuardrailChecks::default();
+        let result = CallResult::new(status, output);
+        let checking = check_call_output(&work.prepared.tool, &work.ctx, result, &mut checks);
+        let checked = work.stop().within_drain(checking).await;
+        self.keep_verdicts(work, checks).await;
+        Ok(checked)
+    }
+
+    /// Notifies the hooks of a settlement. They cannot change it.
+    async fn announce_end(
+        &self,
+        observed: HookObservation,
+        work: &CallExecution<'_, C>,
+        is_start_announced: bool,
+    ) {
+        let HookObservation::CallEnded { status, output, info, .. } = observed else { return };
+        if !is_start_announced && status != CallStatus::Reconciled {
+            return;
+        }
+        let after_call = AfterCall::of_call(&status, work.stop().is_run_ending());
+        let ctx = work.ctx.clone();
+        let event = HookEvent::CallEnded { ctx, status, output, after_call, info, is_repeated: false };
+        self.scope.notify_hooks_after(&work.turn.agent, event, work.stop()).await;
+    }
+
+    /// Runs one attempt of a call's body.
+    fn run_body<'a>(
+        &'a self,
+        runnable: &'a RunnableCall,
+        work: &'a mut CallExecution<'_, C>,
+    ) -> impl Future<Output = CallReport> + Send {
+        let (prepared, hold) = (work.prepared.prepared_body.take(), work.take_hold());
+        let work = &*work;
+        let attempt = BodyAttempt {
+            tool: &work.prepared.tool,
+            arguments: &work.prepared.arguments,
+            ctx: &work.ctx,
+            layers: &self.shared.config.call_layers,
+            cancel: &self.shared.cancel,
+            events: &work.turn.events,
+            stop: work.stop(),
+            starting_calls: &work.turn.starting_calls,
+            hold: hold.clone(),
+        }
+        .run(prepared);
+        async move {
+            let ended = match work.ctx.progress() {
+                Some(progress) => {
+                    let observers = (&work.turn.agent, &work.ctx);
+                    self.scope.relay_progress(progress, attempt, observers, work.stop()).boxed().await
+                }
+                None => attempt.await,
+            };
+            if let Some(hold) = hold
+                && ended.late_body.is_some()
+            {
+                hold.mark_late(&self.shared.late_keys);
+            }
+            if let Some(blocked) = ended.blocked {
+                let tool = work.prepared.tool.key();
+                tracing::warn!(%tool, blocked_ms = blocked.as_millis(), "an async tool body blocked its thread");
+                self.scope.emit_warning(blocking_body_warning(tool, blocked)).boxed().await;
+            }
+            if let Some(running) = ended.late_body {
+                if matches!(ended.exit, BodyExit::Failed(BodyFailure::Cancelled)) {
+                    lock_unpoisoned(&self.shared.draining_calls).push(work.ctx.call_path().clone());
+                }
+                let (ctx, tool) = (work.ctx.clone(), work.prepared.tool.clone());
+                let mask = self.shared.recorder.secrets.mask();
+                record_late_end(running, &self.shared.journal, ctx, tool, mask);
+            }
+            let failure = match ended.exit {
+                BodyExit::Returned(output) => {
+                    return CallReport::BodyEnded(CallResult::new(CallStatus::Succeeded, output));
+                }
+                BodyExit::Failed(failure) => failure,
+            };
+            let (report, warning) =
+                self.ended_body(work).report_attempt(failure, runnable, ended.was_stopped);
+            if let Some(warning) = warning {
+                self.scope.emit_warning(warning).boxed().await;
+            }
+            report
+        }
+    }
+
+    /// Returns a call whose body ended, for its report.
+    pub(super) fn ended_body<'a>(&self, work: &'a CallExecution<'_, C>) -> EndedBody<'a, C> {
+        let (prepared, ctx) = (&work.prepared, &work.ctx);
+        EndedBody { prepared, ctx, stop: work.stop(), stop_mode: self.stop_mode() }
     }
 }

@@ -6,69 +6,42 @@
 
 mod announce_again;
 mod call;
-mod call_effects;
 mod finish;
 mod handoff;
 mod model;
 mod nested_agent;
-mod startup;
 mod turn;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
-use tokio::sync::Semaphore;
+use futures_util::future::BoxFuture;
 use windlass_core::{
     budget::SpendingBudget,
     failure::RunFailure,
-    id::{AgentName, CallId, CallPath, RunId},
+    id::AgentName,
     journal::{JournalEntry, RunCancelled, RunFailed},
     run::{RunAction, StopRequest},
 };
 
 use crate::agent::{Agent, AgentGraph, LoadedTools, ResolvedToolset};
-use crate::artefact::RunArtefacts;
 use crate::context::ContextGauge;
 use crate::error::{ConfigError, RunError};
-use crate::event::RunEventKind;
+use crate::event::{EventSender, RunEventKind};
 use crate::guardrail::RunInputGuardrails;
-use crate::journal::{RunJournal, RunRecorder, WithheldOutputs};
-use crate::lock_unpoisoned;
 use crate::model::ModelError;
-use crate::observe::UnannouncedRecord;
-use crate::receipts::KeyScopes;
+use crate::observe::{UnannouncedRecord, trace_span::in_agent_span};
+use crate::receipts::BodyLimit;
 use crate::run::{
-    BudgetControl, CancelSignal, DriveError, ExitCallbacks, KeptResults, RunConfig, RunExit, RunRecord,
-    RunResult, RunScope,
+    CancelSignal, DriveError, ExitCallbacks, OpenedRun, RunConfig, RunExit, RunResult, RunScope,
+    SharedRunState,
 };
-use crate::tasks::{DecisionSignal, EndingFailure};
+use crate::tasks::{EndingFailure, WokenRun};
 use crate::tool::PreparedCalls;
 
-pub(crate) use self::startup::run_agent;
 pub(crate) use crate::run::RunSource;
-
-/// The state that the drivers of one run share: the outermost driver and those of nested agents.
-struct SharedRunState<C> {
-    config: RunConfig<C>,
-    journal: Arc<RunJournal>,
-    recorder: Arc<RunRecorder>,
-    key_scopes: Arc<KeyScopes>,
-    artefacts: Arc<RunArtefacts>,
-    cancel: CancelSignal,
-    draining_calls: Mutex<Vec<CallPath>>,
-    run_id: RunId,
-    withheld: WithheldOutputs,
-    /// Permits for the bodies of the whole run, nested agents included.
-    body_permits: Option<Arc<Semaphore>>,
-    decisions: DecisionSignal,
-    /// True if a call may wait for a person.
-    has_held_calls: AtomicBool,
-    /// True if a driver cannot continue: the run keeps its state, for a later one.
-    is_aborted: AtomicBool,
-    /// The requests that are under way, for budgets.
-    budget: Arc<BudgetControl>,
-}
 
 /// Drives one run: the outermost, or one nested in a call.
 struct Driver<C> {
@@ -82,6 +55,8 @@ struct Driver<C> {
     /// Agent whose start this driver has announced.
     announced_agent: Option<AgentName>,
     tools: Option<Arc<ResolvedToolset<C>>>,
+    /// The limits on the bodies of the run's agents.
+    agent_limits: BTreeMap<AgentName, Arc<BodyLimit>>,
     /// The deferred tools that the run has loaded.
     loaded_tools: LoadedTools,
     /// The relation between estimated tokens and those that the provider counted.
@@ -98,6 +73,74 @@ struct Driver<C> {
     unannounced: Vec<UnannouncedRecord>,
 }
 
+/// Drives an agent's run from its source to an outcome.
+pub(crate) fn run_agent<C: Send + Sync + 'static>(
+    agent: Agent<C>,
+    origin: RunSource,
+    app: Arc<C>,
+    config: RunConfig<C>,
+    cancel: CancelSignal,
+    watched: Option<EventSender>,
+) -> BoxFuture<'static, Result<RunResult, RunError>> {
+    // Boxed separately, so that the state of the start-up is freed before the run is driven.
+    let beginning = start_driver(agent, origin, app, config, cancel, watched).boxed();
+    let run = in_agent_span(async move {
+        let (mut driver, is_fresh) = beginning.await?;
+        let shared = driver.shared.clone();
+        let SharedRunState { withheld, journal, recorder, artefacts, config, .. } = &*shared;
+        let withheld_calls = || recorder.with_root(|run| run.withheld_calls());
+        let driven = async {
+            for (name, body) in &config.artefacts {
+                artefacts.save(name, body).boxed().await?;
+            }
+            if !is_fresh {
+                withheld.restore(journal, &withheld_calls()).boxed().await.map_err(RunError::Store)?;
+            }
+            let driven = driver.start_driving(is_fresh).await;
+            driver.at_end.run_callbacks(RunExit::of_driver(&driven)).boxed().await;
+            let stop = driven?;
+            if stop != RunExit::Ended {
+                journal.mark_announced(driver.scope.is_observed).boxed().await;
+                withheld.take_along(journal, withheld_calls()).boxed().await.map_err(RunError::Store)?;
+            }
+            recorder.release_session().boxed().await;
+            let status = recorder.with_root(|run| stop.run_status(run));
+            journal.release_run(status).await?;
+            Ok(stop)
+        }
+        .await;
+        match driven {
+            Ok(stop) => shared.take_result(stop, driver.model_error),
+            Err(error) => {
+                recorder.release_session().boxed().await;
+                journal.release_after_failure().boxed().await;
+                Err(error)
+            }
+        }
+    })
+    .boxed();
+    WokenRun::new(run).boxed()
+}
+
+/// Creates the driver of a run. The flag is true if the run is new.
+async fn start_driver<C: Send + Sync + 'static>(
+    agent: Agent<C>,
+    origin: RunSource,
+    app: Arc<C>,
+    config: RunConfig<C>,
+    cancel: CancelSignal,
+    watched: Option<EventSender>,
+) -> Result<(Box<Driver<C>>, bool), RunError> {
+    let graph = AgentGraph::new(&agent, &config.known_agents)?;
+    graph.check_models(config.model.as_ref())?;
+    let opened = SharedRunState::open(&agent, &graph, origin, app, config, cancel, watched).await?;
+    let OpenedRun { shared, scope, unannounced, is_fresh } = opened;
+    let mut driver = Driver::new(shared, graph, scope);
+    driver.tools = driver.shared.config.given_response.as_ref().map(|given| given.tools.clone());
+    driver.unannounced = unannounced;
+    Ok((Box::new(driver), is_fresh))
+}
+
 impl<C: Send + Sync + 'static> Driver<C> {
     /// Creates the driver of a run.
     fn new(shared: Arc<SharedRunState<C>>, graph: AgentGraph<C>, scope: RunScope<C>) -> Self {
@@ -109,6 +152,7 @@ impl<C: Send + Sync + 'static> Driver<C> {
             ending_failure: Arc::default(),
             announced_agent: None,
             tools: None,
+            agent_limits: BTreeMap::new(),
             loaded_tools: LoadedTools::default(),
             context_gauge: ContextGauge::default(),
             prepared_calls: PreparedCalls::default(),
@@ -245,36 +289,13 @@ impl<C: Send + Sync + 'static> Driver<C> {
     async fn end_run(&mut self, failure: Option<RunFailure>) -> Result<(), RunError> {
         // An observer that cannot be notified does not keep the run from ending.
         self.end_calls_in_flight(failure.as_ref()).await.or_else(DriveError::into_abort)?;
-        let draining_calls = self.take_draining_calls();
+        let draining_calls = self.shared.take_draining_calls(&self.scope.parent_calls);
         let end = match failure {
             Some(failure) => JournalEntry::RunFailed(RunFailed { failure, draining_calls }),
             None => JournalEntry::RunCancelled(RunCancelled { draining_calls }),
         };
         self.scope.record_entry(end).await.or_else(DriveError::into_abort)?;
         self.scope.save_turn_to_session().await
-    }
-
-    /// Takes the calls of this run whose bodies still run. Those of the runs around it and inside its calls stay.
-    fn take_draining_calls(&self) -> Vec<CallId> {
-        let mut all = lock_unpoisoned(&self.shared.draining_calls);
-        let parents = &*self.scope.parent_calls;
-        let own = all.extract_if(.., |path| path.parent_calls() == parents);
-        own.map(|path| path.call().clone()).collect()
-    }
-
-    /// Returns the result of a run that this driver leaves.
-    fn into_result(self: Box<Self>, exit: RunExit) -> Result<RunResult, RunError> {
-        let recorder = &self.shared.recorder;
-        let (records, usage) = self.shared.journal.take_records();
-        let record = RunRecord { run: recorder.take_run().into(), records, usage };
-        let kept = KeptResults {
-            receipts: recorder.receipt_cache.all_receipts(),
-            withheld: self.shared.withheld.in_memory(),
-            session: recorder.session().map(|session| session.session().clone()),
-            mac_keys: self.shared.config.store.as_ref().and_then(|store| store.mac_keys().cloned()),
-            approvers: self.shared.config.store.as_ref().and_then(|store| store.approvers().cloned()),
-        };
-        RunResult::after_exit(exit, record, kept, self.model_error.map(|error| *error))
     }
 
     fn find_agent(&self, name: &AgentName) -> Result<Agent<C>, ConfigError> {

@@ -18,6 +18,8 @@ use windlass_core::{
 
 use super::Driver;
 use crate::agent::{Agent, ResolvedToolset, check_nested_run};
+use crate::event::EventEmitter;
+use crate::receipts::BodyLimit;
 use crate::run::{DriveError, ResolvedCall};
 use crate::tasks::{DecisionSignal, TurnStop, yield_to_others};
 use crate::tool::{PreparedCall, ToolBody, TurnContext};
@@ -36,6 +38,10 @@ pub(super) struct TurnExecution<C> {
     pub(super) context: Arc<TurnContext<C>>,
     /// Checks that the run has for every call.
     pub(super) features: CallFeatures,
+    /// The watcher of the run, for reports about bodies.
+    pub(super) events: Arc<EventEmitter>,
+    /// The agent's limit on bodies at once.
+    pub(super) body_limit: Option<Arc<BodyLimit>>,
     /// True if the run ends and the calls in flight are only closed.
     pub(super) is_closing: bool,
     /// True while calls are being started, each up to its body.
@@ -84,12 +90,27 @@ impl<C: Send + Sync + 'static> Driver<C> {
         let context = Arc::new(self.turn_context(&agent, &stop));
         let features = CallFeatures {
             checks_before_approval: self.shared.config.pre_approval_guardrails,
-            has_permits: self.shared.body_permits.is_some(),
+            has_permits: self.shared.body_limit.is_some() || agent.inner.max_concurrent_calls.is_some(),
             is_observed: self.scope.has_hooks(&agent),
             ..CallFeatures::default()
         };
         let starting_calls = AtomicBool::new(false);
-        Ok(TurnExecution { features, agent, tools, stop, context, is_closing, starting_calls })
+        let body_limit = agent.inner.max_concurrent_calls.map(|limit| {
+            let known = self.agent_limits.entry(agent.name().clone());
+            known.or_insert_with(|| BodyLimit::new(limit)).clone()
+        });
+        let events = Arc::new(self.scope.emitter.clone());
+        Ok(TurnExecution {
+            features,
+            agent,
+            tools,
+            stop,
+            context,
+            events,
+            body_limit,
+            is_closing,
+            starting_calls,
+        })
     }
 
     /// Returns the data that the tool contexts of a turn's calls share.

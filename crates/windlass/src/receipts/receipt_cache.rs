@@ -1,8 +1,8 @@
 //! The receipts of idempotent calls in this run, and the calls in flight that will leave one.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -13,6 +13,7 @@ use windlass_core::{
     run::{CallReceipt, NewReceipt},
 };
 
+use super::body_hold::LateState;
 use crate::lock_unpoisoned;
 
 /// The receipts and the calls in flight of one run, by digest.
@@ -27,30 +28,40 @@ pub(crate) struct ReceiptCache {
 struct CachedOperation {
     /// The last receipt. An expired one is kept, because it determines the generation of the next.
     receipt: Option<CallReceipt>,
-    /// An identical call that runs: the number of its claim, and the token that wakes the waiting calls in order.
-    in_flight: Option<(u64, CancellationToken)>,
+    /// An identical call that runs: the number of its claim, and its signals.
+    in_flight: Option<(u64, FlightSignals)>,
+}
+
+/// The signals of a call in flight to identical calls.
+#[derive(Clone)]
+pub(crate) struct FlightSignals {
+    /// Wakes the waiting calls in order when the claim ends.
+    pub(super) landed: CancellationToken,
+    /// True if the body has outlived its deadline.
+    pub(super) is_late: Arc<LateState<bool>>,
 }
 
 /// The result of a claim before an idempotent call.
-pub(crate) enum LocalReceiptClaim<'a> {
+pub(crate) enum LocalReceiptClaim {
     /// An identical call has completed with this output.
     Completed(OutputContent),
-    /// An identical call runs: wait for the token, and claim again.
-    InProgress(CancellationToken),
+    /// An identical call runs: wait until it has landed, and claim again.
+    InProgress(FlightSignals),
     /// This call may run. Identical calls wait until the guard is dropped.
     Acquired {
-        in_flight: InFlight<'a>,
+        in_flight: InFlight,
         /// Generation of the receipt that the call leaves.
         generation: u32,
     },
 }
 
 /// A call in flight. Dropping it wakes identical calls, with or without a receipt.
-pub(crate) struct InFlight<'a> {
-    cache: &'a ReceiptCache,
+pub(crate) struct InFlight {
+    cache: Arc<ReceiptCache>,
     digest: Digest,
     number: u64,
-    _done: DropGuard,
+    is_late: Arc<LateState<bool>>,
+    _landed: DropGuard,
 }
 
 /// The age limit of a receipt.
@@ -89,11 +100,11 @@ impl ReceiptCache {
         Some(receipt.output.clone())
     }
 
-    pub(crate) fn claim(&self, digest: Digest, age: ReceiptAge) -> LocalReceiptClaim<'_> {
+    pub(crate) fn claim(self: &Arc<Self>, digest: Digest, age: ReceiptAge) -> LocalReceiptClaim {
         let mut entries = lock_unpoisoned(&self.entries);
         let known = entries.entry(digest).or_default();
-        if let Some((_, landed)) = &known.in_flight {
-            return LocalReceiptClaim::InProgress(landed.clone());
+        if let Some((_, signals)) = &known.in_flight {
+            return LocalReceiptClaim::InProgress(signals.clone());
         }
         let generation = match &known.receipt {
             Some(receipt) if !age.is_expired(receipt) => {
@@ -102,10 +113,11 @@ impl ReceiptCache {
             Some(expired) => expired.generation.saturating_add(1),
             None => 0,
         };
-        let landed = CancellationToken::new();
+        let (landed, is_late) = (CancellationToken::new(), Arc::<LateState<bool>>::default());
         let number = self.next_claim.fetch_add(1, Ordering::Relaxed);
-        known.in_flight = Some((number, landed.clone()));
-        let in_flight = InFlight { cache: self, digest, number, _done: landed.drop_guard() };
+        known.in_flight = Some((number, FlightSignals { landed: landed.clone(), is_late: is_late.clone() }));
+        let in_flight =
+            InFlight { cache: self.clone(), digest, number, is_late, _landed: landed.drop_guard() };
         LocalReceiptClaim::Acquired { in_flight, generation }
     }
 
@@ -118,7 +130,12 @@ impl ReceiptCache {
     }
 }
 
-impl InFlight<'_> {
+impl InFlight {
+    /// Marks the body of the call as one that has outlived its deadline.
+    pub(super) fn mark_late(&self) {
+        self.is_late.modify(|is_late| *is_late = true);
+    }
+
     /// Returns true if the call has left a receipt.
     pub(crate) fn has_receipt(&self) -> bool {
         let entries = lock_unpoisoned(&self.cache.entries);
@@ -132,7 +149,7 @@ impl InFlight<'_> {
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let mut entries = lock_unpoisoned(&self.cache.entries);
         if let Some(known) = entries.get_mut(&self.digest).filter(|known| self.is_claim_of(known)) {

@@ -1,5 +1,4 @@
-//! The permits of bodies: those of limits in this process, and those of limits that processes share. Each place of a shared
-//! limit is a claim in the store.
+//! The permits of limits that processes share. Each place of a limit is a claim in the store.
 //!
 //! A claim is a lease by observation, so a place whose process has died is free again, and no clock decides. The places of
 //! a rate are occupied for the whole period, also if the process dies: its death is not looked at.
@@ -8,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use windlass_core::canonical::Digest;
 
-use super::execution_claim::SharedExecutionClaim;
+use super::store_claim::SharedExecutionClaim;
+use super::{BodyLimit, BodyPatience, BodyPermits, WaitVerdict};
 use crate::clock::RunClock;
 use crate::error::StoreError;
 use crate::journal::RunJournal;
@@ -28,7 +27,7 @@ const MAX_WAIT: Duration = Duration::from_millis(160);
 static PERMIT_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// The permit to run a body under a shared limit.
-enum SharedPermit {
+pub(super) enum SharedPermit {
     /// It is given back when it is dropped.
     Concurrency(#[expect(dead_code, reason = "it is held")] SharedExecutionClaim),
     /// It is given back when the period has passed.
@@ -44,16 +43,8 @@ struct LimitPlaces<'a> {
     watches: Vec<LeaseWatch>,
 }
 
-/// The permits of one body.
-#[derive(Default)]
-pub(crate) struct BodyPermits {
-    _of_process: Vec<OwnedSemaphorePermit>,
-    _shared: Vec<SharedPermit>,
-}
-
 impl BodyPermits {
-    /// Acquires the permits of the limits that processes share, then those of this process. Returns `None` if the call stops
-    /// first.
+    /// Acquires the permits of the limits that processes share, then those of this process.
     ///
     /// Shared permits are taken in the order of their names, so that bodies with several limits do not wait for each other
     /// in a circle.
@@ -61,22 +52,21 @@ impl BodyPermits {
         journal: &RunJournal,
         shared_limits: &[SharedLimit],
         lease_duration: Duration,
-        of_process: [Option<&Arc<Semaphore>>; 2],
-        stop: CallStop<'_>,
-    ) -> Result<Option<Self>, StoreError> {
+        of_process: impl IntoIterator<Item = &Arc<BodyLimit>>,
+        patience: BodyPatience<'_>,
+    ) -> Result<WaitVerdict<Self>, StoreError> {
         let mut limits: Vec<&SharedLimit> = shared_limits.iter().collect();
         limits.sort_by(|one, other| one.name().cmp(other.name()));
         let mut shared = Vec::with_capacity(limits.len());
         for limit in limits {
             // A run without a store is refused before its calls are planned.
             let Some((store, driver)) = journal.store_and_owner() else { break };
-            match acquire_permit(store, driver, limit, lease_duration, stop).await? {
+            match acquire_permit(store, driver, limit, lease_duration, patience.stop).await? {
                 Some(permit) => shared.push(permit),
-                None => return Ok(None),
+                None => return Ok(WaitVerdict::Stopped),
             }
         }
-        let of_process = stop.acquire_permits(of_process).await;
-        Ok(of_process.map(|of_process| Self { _of_process: of_process, _shared: shared }))
+        Ok(Self::with_shared(shared).acquire_local(of_process, patience).await)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::guardrail::{InputGuardrail, OutputGuardrail};
 use crate::hook::Hook;
 use crate::model::{ModelLayer, ModelResponse, ModelSettings, SharedModel};
 use crate::price::PriceList;
-use crate::receipts::ReceiptCache;
+use crate::receipts::{LateConflictKeys, ReceiptCache};
 use crate::run::TurnLimit;
 use crate::secret_mask::SecretMask;
 use crate::session::Session;
@@ -42,6 +42,8 @@ pub(crate) struct GivenResponse<C> {
     pub(crate) tools: Arc<ResolvedToolset<C>>,
     /// Receipts shared with other runs of the same conversation.
     pub(crate) receipt_cache: Arc<ReceiptCache>,
+    /// Conflict keys of late bodies, shared in the same way.
+    pub(crate) late_keys: Arc<LateConflictKeys>,
     /// Values of secret arguments in other runs of the same conversation.
     pub(crate) mask: SecretMask,
     /// The conversation, if it has an id.

@@ -146,6 +146,7 @@ fn ask_for_secrets<C: Send + Sync + 'static>(tool: &Arc<Tool<C>>, raw: &str, sho
         agent_arguments: None,
         edited_arguments: None,
         receipt_digest: None,
+        conflict_key: None,
         lacks_secrets: true,
     })
 }

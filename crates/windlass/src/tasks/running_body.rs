@@ -7,7 +7,7 @@
 use std::future::{Future, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,14 +17,17 @@ use futures_util::future::{BoxFuture, Either};
 use tokio::task::{JoinError, JoinHandle, unconstrained};
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
-use windlass_core::{item::OutputContent, tool::ToolKey};
+use windlass_core::item::OutputContent;
 
 use super::CallStop;
+use super::poll_watch::WatchedBody;
 use super::run_waker::MarkedBody;
 use crate::error::truncate_message;
+use crate::event::EventEmitter;
 use crate::guardrail::panic_message;
 use crate::lock_unpoisoned;
 use crate::observe::trace_span::tool_call_span;
+use crate::receipts::BodyHold;
 use crate::redaction;
 use crate::run::{CallLayer, CancelSignal, NextCall};
 use crate::tool::{
@@ -39,10 +42,14 @@ pub(crate) struct BodyAttempt<'a, C> {
     /// Functions of the application around every body.
     pub(crate) layers: &'a [CallLayer<C>],
     pub(crate) cancel: &'a CancelSignal,
+    /// The watcher of the run.
+    pub(crate) events: &'a Arc<EventEmitter>,
     pub(crate) stop: CallStop<'a>,
     /// True while siblings are still being started. One of them may end the run, and then no unstarted body may run. The
     /// loop that starts the calls polls each of them again.
     pub(crate) starting_calls: &'a AtomicBool,
+    /// Given up when the body has ended.
+    pub(crate) hold: Option<Arc<BodyHold>>,
 }
 
 /// The end of an attempt.
@@ -138,22 +145,34 @@ impl<'a, C: Send + Sync + 'static> BodyAttempt<'a, C> {
             // Without a subscriber, the body needs no second box.
             if span.is_disabled() { body } else { body.instrument(span.clone()).boxed() }
         };
-        let start_async =
-            |body, placement| RunningBody::start_async(&self.tool.poll_monitor, self.cancel, body, placement);
+        let start_async = |body, placement| {
+            let watched = WatchedBody::new(self.tool.key(), &self.tool.poll_monitor, self.events);
+            RunningBody::start_async(watched, self.cancel, body, placement)
+        };
         match prepared.start(self.ctx.clone()) {
             BodyStart::Async(body) => {
+                let body = match self.hold.clone() {
+                    Some(hold) => async move {
+                        let _hold = hold;
+                        body.await
+                    }
+                    .boxed(),
+                    None => body,
+                };
                 // A deadline must hold whatever the body does, so such a body is never inline.
                 let placement = self.tool.timeout.map_or(self.tool.placement, |_| BodyPlacement::OwnTask);
                 (start_async(with_layers(body), placement), StopMethod::Abort)
             }
             BodyStart::Blocking(body) if self.layers.is_empty() => {
-                (RunningBody::start_blocking(body, span, Arc::default()), StopMethod::Cooperative)
+                let running = RunningBody::start_blocking(body, self.hold.clone(), span, Arc::default());
+                (running, StopMethod::Cooperative)
             }
             BodyStart::Blocking(body) => {
-                let (span, phase) = (span.clone(), Arc::<PhaseCell>::default());
+                let (hold, span, phase) = (self.hold.clone(), span.clone(), Arc::<PhaseCell>::default());
                 let of_thread = phase.clone();
-                let body =
-                    async move { flatten_result(RunningBody::start_blocking(body, span, of_thread).await) };
+                let body = async move {
+                    flatten_result(RunningBody::start_blocking(body, hold, span, of_thread).await)
+                };
                 let mut running = start_async(with_layers(body.boxed()), BodyPlacement::OwnTask);
                 // The layers are no part of the body: it begins on its thread.
                 running.phase = phase;
@@ -276,44 +295,8 @@ pub(crate) fn redact_error_text<C>(text: &str, tool: &Tool<C>, arguments: &str) 
     truncate_message(redaction::redact_text(text, arguments, &tool.secret_arguments))
 }
 
-/// Shortest poll of an async body that the driver warns about: the body blocked its thread.
-const BLOCKING_POLL: Duration = Duration::from_millis(100);
-
 /// Longest poll at which an inline body stays inline: about ten times the cost of moving it to another thread.
 const MAX_INLINE_POLL: Duration = Duration::from_micros(100);
-
-/// Returns the warning about an async body that blocked the thread that polled it.
-pub(crate) fn blocking_body_warning(tool: &ToolKey, blocked: Duration) -> String {
-    format!(
-        "the async body of tool `{tool}` blocked its thread for {} ms; hint: write a blocking body as a plain `fn`, \
-         which runs on a thread of its own",
-        blocked.as_millis()
-    )
-}
-
-/// The blocking polls of one tool's async bodies.
-#[derive(Debug, Default)]
-pub(crate) struct PollMonitor {
-    /// Longest blocking poll since the last warning, in milliseconds; zero if there was none.
-    longest_blocking_ms: AtomicU64,
-}
-
-impl PollMonitor {
-    fn record_poll(&self, took: Duration) {
-        if took >= BLOCKING_POLL {
-            let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-            self.longest_blocking_ms.fetch_max(took, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns the longest blocking poll since the last call, if there was one.
-    pub(crate) fn take_blocking_poll(&self) -> Option<Duration> {
-        if self.longest_blocking_ms.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        Some(Duration::from_millis(self.longest_blocking_ms.swap(0, Ordering::Relaxed)))
-    }
-}
 
 /// A running body. It is aborted when dropped.
 pub(crate) struct RunningBody {
@@ -387,14 +370,14 @@ pub(crate) enum BodyJoinError {
 
 impl RunningBody {
     /// Starts an async body in its place. A body whose run is stopped before its first poll does not begin.
-    pub(crate) fn start_async(
-        monitor: &Arc<PollMonitor>,
+    fn start_async(
+        watched: Arc<WatchedBody>,
         cancel: &CancelSignal,
         body: BoxFuture<'static, BodyResult>,
         placement: BodyPlacement,
     ) -> Self {
-        let (monitor, cancel, phase) = (monitor.clone(), cancel.clone(), Arc::<PhaseCell>::default());
-        let timed = TimedBody { body, monitor, cancel, phase: phase.clone(), last_poll: None };
+        let (cancel, phase) = (cancel.clone(), Arc::<PhaseCell>::default());
+        let timed = TimedBody { body, watched, cancel, phase: phase.clone(), last_poll: None };
         let task = match placement {
             BodyPlacement::OwnTask => BodyTask::Spawned(tokio::spawn(MarkedBody(timed))),
             BodyPlacement::Inline => BodyTask::Inline(timed),
@@ -406,13 +389,17 @@ impl RunningBody {
     /// does not begin.
     fn start_blocking(
         body: Box<dyn FnOnce() -> BodyResult + Send>,
+        hold: Option<Arc<BodyHold>>,
         span: Span,
         phase: Arc<PhaseCell>,
     ) -> Self {
         let of_thread = phase.clone();
-        let task = tokio::task::spawn_blocking(move || match of_thread.execute() {
-            true => span.in_scope(body),
-            false => Err(ToolError::hidden("the call was stopped before its body began")),
+        let task = tokio::task::spawn_blocking(move || {
+            let _hold = hold;
+            match of_thread.execute() {
+                true => span.in_scope(body),
+                false => Err(ToolError::hidden("the call was stopped before its body began")),
+            }
         });
         Self { task: BodyTask::Spawned(task), phase }
     }
@@ -494,7 +481,7 @@ impl From<JoinError> for BodyJoinError {
 /// A body whose polls are timed.
 struct TimedBody {
     body: BoxFuture<'static, BodyResult>,
-    monitor: Arc<PollMonitor>,
+    watched: Arc<WatchedBody>,
     cancel: CancelSignal,
     phase: Arc<PhaseCell>,
     /// Duration of the last poll.
@@ -510,13 +497,14 @@ impl Future for TimedBody {
             return Poll::Pending;
         }
         let start = Instant::now();
-        let polled = self.body.as_mut().poll(cx);
+        let watched = self.watched.clone();
+        let polled = watched.watch_poll(|| self.body.as_mut().poll(cx));
         let took = start.elapsed();
         if polled.is_pending() {
             self.phase.suspend();
         }
         self.last_poll = Some(took);
-        self.monitor.record_poll(took);
+        self.watched.record_poll(took);
         polled
     }
 }

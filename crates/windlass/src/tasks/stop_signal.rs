@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use windlass_core::failure::RunFailure;
@@ -171,23 +170,6 @@ impl<'a> CallStop<'a> {
             Poll::Pending => self.poll_stop(listening.as_mut(), cx).map(|()| None),
         })
         .await
-    }
-
-    /// Waits for a permit of each limit. Returns `None` if the call stops first.
-    pub(crate) async fn acquire_permits(
-        &self,
-        limits: [Option<&Arc<Semaphore>>; 2],
-    ) -> Option<Vec<OwnedSemaphorePermit>> {
-        let mut permits = Vec::new();
-        for limit in limits.into_iter().flatten() {
-            let permit = self.unless_stopped(limit.clone().acquire_owned()).await?;
-            // Whoever gave the permit back may have ended the run.
-            if self.is_stopped() {
-                return None;
-            }
-            permits.extend(permit.ok());
-        }
-        Some(permits)
     }
 
     /// Returns the time that a stopping run waits.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::sync::Semaphore;
 
 use super::{
     BodyPlacement, OnFailure, OnTimeout, ReceiptPolicy, ReconcileOutcome, SharedLimit, Tool, ToolContext,
     ToolRetryPolicy,
 };
+use crate::receipts::BodyLimit;
 
 impl<C: Send + Sync + 'static> Tool<C> {
     /// Sets the timeout of the body. An async body is dropped when it elapses. A blocking body cannot be
@@ -63,10 +63,12 @@ impl<C: Send + Sync + 'static> Tool<C> {
         self
     }
 
-    /// Sets the maximum number of bodies of this tool that run concurrently, across all runs.
+    /// Sets the maximum number of bodies of this tool that run concurrently, across all runs. A body that outlives its timeout
+    /// counts until it ends: a call that finds only such bodies waits for its own timeout, at least for the drain timeout,
+    /// and is refused then.
     #[must_use]
     pub fn max_concurrent_calls(mut self, limit: usize) -> Self {
-        self.concurrency_permits = Some(Arc::new(Semaphore::new(limit.max(1))));
+        self.body_limit = Some(BodyLimit::new(limit));
         self
     }
 
@@ -83,7 +85,8 @@ impl<C: Send + Sync + 'static> Tool<C> {
     }
 
     /// Sets the conflict key of a call. Calls of one response with the same key run in the model's order; other
-    /// calls run concurrently.
+    /// calls run concurrently. While a body that outlived its timeout still runs, no other body with its key begins in the
+    /// run: a call waits for its own timeout, at least for the drain timeout, and is refused then.
     #[must_use]
     pub fn conflict_key<A: 'static>(mut self, key: impl Fn(&A) -> String + Send + Sync + 'static) -> Self {
         self.conflict_rule = Some(Arc::new(move |arguments| arguments.downcast_ref::<A>().map(&key)));

@@ -63,7 +63,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use windlass_core::{
     canonical::Digest,
     id::AgentName,
@@ -77,6 +76,7 @@ use crate::agent::AgentTool;
 use crate::error::ConfigError;
 use crate::guardrail::{ToolInputGuardrail, ToolOutputGuardrail};
 use crate::model::{ToolDefinition, ToolKind};
+use crate::receipts::BodyLimit;
 use crate::redaction::OutputVisibility;
 use crate::tasks::PollMonitor;
 
@@ -113,7 +113,7 @@ pub struct Tool<C = ()> {
     pub(crate) on_failure: OnFailure<C>,
     pub(crate) retry: Option<ToolRetryPolicy>,
     pub(crate) receipt_policy: ReceiptPolicy,
-    pub(crate) concurrency_permits: Option<Arc<Semaphore>>,
+    pub(crate) body_limit: Option<Arc<BodyLimit>>,
     pub(crate) shared_limits: Vec<SharedLimit>,
     pub(crate) conflict_rule: Option<ConflictRule>,
     pub(crate) conflict_order: ConflictOrder,
@@ -266,7 +266,7 @@ impl<C: Send + Sync + 'static> Tool<C> {
             on_failure: OnFailure::HideError,
             retry: None,
             receipt_policy: ReceiptPolicy::default(),
-            concurrency_permits: None,
+            body_limit: None,
             shared_limits: Vec::new(),
             conflict_rule: None,
             conflict_order: ConflictOrder::Independent,
@@ -640,7 +640,7 @@ impl<C> Clone for Tool<C> {
             on_failure: self.on_failure.clone(),
             retry: self.retry,
             receipt_policy: self.receipt_policy,
-            concurrency_permits: self.concurrency_permits.clone(),
+            body_limit: self.body_limit.clone(),
             shared_limits: self.shared_limits.clone(),
             conflict_rule: self.conflict_rule.clone(),
             conflict_order: self.conflict_order,

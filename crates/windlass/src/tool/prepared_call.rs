@@ -54,6 +54,8 @@ pub(crate) struct PreparedCall<C> {
     pub(crate) edited_arguments: Option<Arc<str>>,
     /// Digest of the receipt that answers identical calls, if the tool has receipts.
     pub(crate) receipt_digest: Option<Digest>,
+    /// Conflict key, by which calls keep their order.
+    pub(crate) conflict_key: Option<Arc<str>>,
     /// True if the secret arguments were lost, and the body asks a person for them.
     pub(crate) lacks_secrets: bool,
 }
@@ -117,7 +119,8 @@ impl<C> PreparedCall<C> {
             has_output_guardrails: !tool.output_guardrails.is_empty(),
             has_enabled_rule: tool.enabled.static_value() != Some(true),
             has_permits: of_run.has_permits
-                || tool.concurrency_permits.is_some()
+                || tool.body_limit.is_some()
+                || self.conflict_key.is_some()
                 || !tool.shared_limits.is_empty(),
             has_receipts: match recorded_key {
                 Some(recorded) => recorded.receipt_digest.is_some(),
@@ -224,6 +227,7 @@ pub(crate) fn read_arguments<C: Send + Sync + 'static>(
         }
         _ => None,
     };
+    let conflict_key = conflict.as_deref().map(Arc::from);
     let effect = tool.effect_of_call(shown);
     let (arguments, prepared) = match prepared {
         // What a decision is bound to is written down, so it is of what may be.
@@ -265,6 +269,7 @@ pub(crate) fn read_arguments<C: Send + Sync + 'static>(
         agent_arguments: value,
         edited_arguments: None,
         receipt_digest,
+        conflict_key,
         lacks_secrets: false,
     };
     (found, ready)
