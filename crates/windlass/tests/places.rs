@@ -353,7 +353,7 @@ async fn a_warning_names_the_tool_whose_async_body_does_not_return() {
     tokio::time::timeout(STUCK, named).await.expect("the warning comes while the body blocks");
     begun.notified().await;
     drop(release);
-    assert!(stream.result().await.expect("it ends").output_text().is_some());
+    assert!(stream.result().await.expect("it ends").output_text().is_ok());
 }
 
 /// The only thread of the runtime is held, so nothing on it could notice.
@@ -390,7 +390,7 @@ fn a_warning_names_the_tool_whose_async_body_holds_the_only_thread() {
             tokio::time::timeout(STUCK, named).await.expect("the warning comes while the body blocks");
             drop(release);
             let result = tokio::time::timeout(STUCK, stream.result()).await.expect("it ends");
-            assert!(result.expect("it ends").output_text().is_some());
+            assert!(result.expect("it ends").output_text().is_ok());
         });
         drop(ended);
         running.join().expect("it does not panic");

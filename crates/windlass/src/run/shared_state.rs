@@ -101,7 +101,7 @@ impl<C: Send + Sync + 'static> SharedRunState<C> {
         let secrets = if is_fresh { SecretRegistry::new(mask) } else { journal.resume_secrets(&run, mask) };
         let recorder = Arc::new(RunRecorder::new(run, journal.clone(), ledger, secrets, events, session));
         let drain = DrainDeadline::new(config.drain_timeout);
-        let shared = SharedRunState {
+        let shared = Self {
             config,
             recorder: recorder.clone(),
             journal,
