@@ -158,7 +158,8 @@ fn check_told_outputs(server: &LoopbackServer, misbehaviour: &Misbehaviour, repo
     if report.reason != CloseReason::Closed || is_refusing {
         return;
     }
-    let mut calls: BTreeMap<String, String> = BTreeMap::new();
+    // A server whose ids restart gives a new call the id of one that was told to it: the sender is part of the key.
+    let mut calls: BTreeMap<(WireSender, String), String> = BTreeMap::new();
     let mut missing: BTreeMap<String, i64> = BTreeMap::new();
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     // A start may be lost, or late.
@@ -178,7 +179,7 @@ fn check_told_outputs(server: &LoopbackServer, misbehaviour: &Misbehaviour, repo
         {
             (WireSender::Server, "response.output_item.done", "function_call")
                 if !side.contains(&text(&event["response_id"]))
-                    && calls.insert(text(&item["id"]), text(&item["call_id"])).is_none() =>
+                    && calls.insert((sender, text(&item["id"])), text(&item["call_id"])).is_none() =>
             {
                 *missing.entry(text(&item["call_id"])).or_default() += 1;
             }
@@ -186,18 +187,20 @@ fn check_told_outputs(server: &LoopbackServer, misbehaviour: &Misbehaviour, repo
             (WireSender::Server, "response.done", _) if !side.contains(&text(&event["response"]["id"])) => {
                 for item in event["response"]["output"].as_array().into_iter().flatten() {
                     let is_call = item["type"] == "function_call";
-                    if is_call && calls.insert(text(&item["id"]), text(&item["call_id"])).is_none() {
+                    if is_call && calls.insert((sender, text(&item["id"])), text(&item["call_id"])).is_none() {
                         *missing.entry(text(&item["call_id"])).or_default() += 1;
                     }
                 }
             }
             (WireSender::Server, "conversation.item.deleted", _) => {
-                if let Some(call) = calls.remove(&text(&event["item_id"])) {
+                let of = |sender| (sender, text(&event["item_id"]));
+                let removed = calls.remove(&of(WireSender::Server));
+                if let Some(call) = removed.or_else(|| calls.remove(&of(WireSender::Client))) {
                     *missing.entry(call).or_default() -= 1;
                 }
             }
             (WireSender::Client, "conversation.item.create", "function_call")
-                if calls.insert(text(&item["id"]), text(&item["call_id"])).is_none() =>
+                if calls.insert((sender, text(&item["id"])), text(&item["call_id"])).is_none() =>
             {
                 *missing.entry(text(&item["call_id"])).or_default() += 1;
             }

@@ -124,6 +124,8 @@ async fn a_map_makes_the_output_type_non_strict_with_a_warning() {
     }
     let counts: Counts = stream.result().await.expect("it ends").output_as().expect("it fits");
     assert_eq!(counts.words.values().sum::<u32>(), 3, "the type is checked all the same");
+    // The other one is about the output that did not fit.
+    warnings.retain(|warning| !warning.contains("is not valid"));
     let [warning] = warnings.as_slice() else { panic!("one warning, not one per turn: {warnings:?}") };
     assert!(warning.contains("output type") && warning.contains("`#/properties/words`"), "{warning}");
 }

@@ -83,7 +83,7 @@ impl WireRecord {
 }
 
 /// The sender of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WireSender {
     /// The client.
     Client,
