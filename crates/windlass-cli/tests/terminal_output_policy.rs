@@ -33,13 +33,14 @@ const FORBIDDEN: [&str; 22] = [
 /// Names of the standard streams. A module may use them as methods of a child process, and not as functions.
 const STREAMS: [&str; 4] = ["stdout", "stderr", "Stdout", "Stderr"];
 /// Modules that start programs, with the reason why these may write to the terminal, or cannot.
-const STARTERS: [(&str, &str); 6] = [
+const STARTERS: [(&str, &str); 7] = [
     ("run_driver/argument_editor.rs", "the person's own editor, on a file"),
     ("command/talk.rs", "the person's own browser, without streams"),
     ("talk/scripted_voice.rs", "a speech program whose output is read"),
     ("demo/mod.rs", "this command itself"),
     ("command/init/first_steps.rs", "this command itself"),
     ("command/new/crate_source.rs", "git, whose output is read"),
+    ("shell_words_tests.rs", "a shell of a test, whose output is read"),
 ];
 
 /// Places outside `terminal/` that may use a word, each with the reason.

@@ -187,7 +187,8 @@ fn check_told_outputs(server: &LoopbackServer, misbehaviour: &Misbehaviour, repo
             (WireSender::Server, "response.done", _) if !side.contains(&text(&event["response"]["id"])) => {
                 for item in event["response"]["output"].as_array().into_iter().flatten() {
                     let is_call = item["type"] == "function_call";
-                    if is_call && calls.insert((sender, text(&item["id"])), text(&item["call_id"])).is_none() {
+                    if is_call && calls.insert((sender, text(&item["id"])), text(&item["call_id"])).is_none()
+                    {
                         *missing.entry(text(&item["call_id"])).or_default() += 1;
                     }
                 }
