@@ -125,7 +125,7 @@ fn add_parameters(scenario: &mut Value, rng: &mut SimRng) {
                 continue;
             };
             let value = match *kind {
-                "number" => rng.pick(&[json!(3), json!(-2.5)]).clone(),
+                "number" => rng.pick(&[json!(2.5), json!(-2.5)]).clone(),
                 "boolean" => rng.chance(50).into(),
                 _ => rng.pick(&[json!([]), json!(["one", "RED"])]).clone(),
             };
