@@ -35,6 +35,25 @@ pub(super) fn cancelled_before_end_hook(pair: &mut OutcomePair) {
     }
 }
 
+/// The run was cancelled by the event of a handoff. In the reference the agent before the handoff stays the last one while
+/// a concurrent input guardrail runs.
+pub(super) fn cancelled_at_handoff(pair: &mut OutcomePair) {
+    let run = &pair.scenario["run"];
+    let last_agent = |outcome: &Value| text(&outcome["last_agent"]).to_owned();
+    let (before, after) = (last_agent(&pair.reference), last_agent(&pair.windlass));
+    let has_guardrail = list_items(&pair.scenario["agents"][&before]["input_guardrails"])
+        .into_iter()
+        .any(|guardrail| guardrail["parallel"] != false);
+    if run["cancel_mode"] == "immediate"
+        && run["cancel_on"] == "handoff_occured"
+        && lines(&pair.windlass["events"]).next_back() == Some("handoff_occured")
+        && lines(&pair.windlass["log"]).next_back() == Some(format!("handoff {before} {after}").as_str())
+        && has_guardrail
+    {
+        pair.forget(&["last_agent"]);
+    }
+}
+
 /// The run had failed when its consumer saw the last event and cancelled it. The reference then hides the failure.
 pub(super) fn failure_before_cancel(pair: &mut OutcomePair) {
     let run = &pair.scenario["run"];

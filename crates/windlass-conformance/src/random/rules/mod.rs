@@ -61,6 +61,7 @@ pub const DECLARED: &[DifferenceRule] = &[
         reason: "cancelled_before_end_hook",
         reconcile: cancellation::cancelled_before_end_hook,
     },
+    DifferenceRule { reason: "cancelled_at_handoff", reconcile: cancellation::cancelled_at_handoff },
     DifferenceRule { reason: "failure_before_cancel", reconcile: cancellation::failure_before_cancel },
     DifferenceRule { reason: "cancel_at_first_event", reconcile: cancellation::cancel_at_first_event },
     DifferenceRule {
