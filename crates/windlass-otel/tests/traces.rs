@@ -328,7 +328,8 @@ impl Model for NamedModel {
     ) -> Result<windlass::model::ModelResponse, windlass::model::ModelError> {
         if self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
             let error = windlass::model::ModelError::new("busy");
-            return Err(error.with_kind(windlass::model::ModelErrorKind::Overloaded));
+            let error = error.with_kind(windlass::model::ModelErrorKind::Overloaded);
+            return Err(error.with_retry_advice(windlass::model::RetryAdvice::Safe));
         }
         let usage = Usage { audio_input_tokens: 3, audio_output_tokens: 2, ..Usage::of_tokens(10, 5) };
         Ok(windlass::model::ModelResponse {

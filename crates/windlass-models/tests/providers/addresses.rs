@@ -17,10 +17,14 @@ fn hello() -> TestRequest {
 async fn every_provider_has_its_path_and_its_key() {
     let expected = [
         ("/v1/responses", "authorization", "Bearer the-OPENAI_API_KEY"),
+        ("/v1/responses", "authorization", "Bearer the-OPENAI_API_KEY"),
         ("/openai/v1/responses", "api-key", "the-AZURE_OPENAI_API_KEY"),
         ("/v1/chat/completions", "authorization", "Bearer the-OPENAI_API_KEY"),
         ("/openai/v1/chat/completions", "api-key", "the-AZURE_OPENAI_API_KEY"),
         ("/v1/chat/completions", "authorization", "Bearer the-LLAMACPP_API_KEY"),
+        ("/v1/chat/completions", "authorization", "Bearer the-OLLAMA_API_KEY"),
+        ("/v1/chat/completions", "authorization", "Bearer the-VLLM_API_KEY"),
+        ("/v1/chat/completions", "authorization", "Bearer the-LMSTUDIO_API_KEY"),
         ("/v1/chat/completions", "authorization", "Bearer the-MISTRAL_API_KEY"),
         ("/v1/chat/completions", "authorization", "Bearer the-GROQ_API_KEY"),
         ("/v1/chat/completions", "authorization", "Bearer the-OPENROUTER_API_KEY"),
@@ -31,8 +35,14 @@ async fn every_provider_has_its_path_and_its_key() {
         ("/v1/messages", "x-api-key", "the-ANTHROPIC_API_KEY"),
         ("/model/m1/invoke", "authorization", "Bearer the-AWS_BEARER_TOKEN_BEDROCK"),
         ("/models/m1:generateContent", "x-goog-api-key", "the-GEMINI_API_KEY"),
+        (
+            "/projects/shop/locations/global/publishers/google/models/m1:generateContent",
+            "authorization",
+            "Bearer the-token",
+        ),
         ("/model/m1/converse", "authorization", "Bearer the-AWS_BEARER_TOKEN_BEDROCK"),
     ];
+    assert_eq!(PROVIDERS.len(), expected.len());
     for (provider, (path, header, value)) in PROVIDERS.into_iter().zip(expected) {
         let sent = send_to(provider, &hello()).await.expect("an answer");
         assert_eq!((sent.path.as_str(), sent.headers[header].as_str()), (path, value), "{}", provider.0);
