@@ -114,18 +114,15 @@ async fn a_decision_that_another_process_posts_in_the_file_is_noticed() {
     let paused = agent.run("go").run_id("run").store(driver.clone()).await.expect("it pauses");
     assert!(paused.is_paused());
     let run = RunId::from("run");
-    // The watcher has its first look before the decision; a hint for each correction must come, too.
+    // The first decision comes at once after the wait has begun; a hint for each correction must come, too.
     for decision in [Decision::Approve, Decision::Reject { message: None }, Decision::Approve] {
         let mut hint = driver.wait_for_decision(&run);
         let other = driver.wait_for_decision(&RunId::from("other"));
         let posting = async {
-            loop {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                post_decision(&decider, &run, "c1", decision.clone(), DecisionScope::ThisCall, "ann")
-                    .await
-                    .expect("it is posted");
-                std::future::pending::<()>().await;
-            }
+            post_decision(&decider, &run, "c1", decision, DecisionScope::ThisCall, "ann")
+                .await
+                .expect("it is posted");
+            std::future::pending::<()>().await;
         };
         tokio::select! {
             () = &mut hint => {}

@@ -90,9 +90,13 @@ impl FileWatcher {
         decided: DecisionHints,
     ) -> Result<Self, StoreError> {
         let db = file.connect_to_read()?;
+        let mut seen = FileView::default();
+        // Here, and not in the thread: what is written after the first wait has begun is news.
+        if let Err(error) = seen.look_for_news(&db) {
+            tracing::debug!(?error, "the file cannot be watched yet");
+        }
         let (stop, stopped) = channel::<()>();
         let thread = thread::Builder::new().name("windlass-watcher".to_owned()).spawn(move || {
-            let mut seen = FileView::default();
             while stopped.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 match seen.look_for_news(&db) {
                     Ok(news) => {
