@@ -227,6 +227,8 @@ impl Sim {
                     tokio::time::sleep(LEASE_EXPIRED_AFTER).await;
                 }
                 if self.inner.has_io {
+                    // Nobody waits in real time for the lease of a process that is known to be dead.
+                    store.release_dead_lease(&run).await;
                     // A virtual clock would jump to the next timeout while the process waits for an answer.
                     tokio::time::resume();
                 }

@@ -120,6 +120,15 @@ impl SimStore {
         store
     }
 
+    /// Releases the lease of a run whose process has crashed, as a driver does that knows of its death.
+    pub(crate) async fn release_dead_lease(&self, run: &RunId) {
+        if let Ok(Some(StoredLease { owner, epoch, .. })) = self.backing_store.load_lease(run).await {
+            let dead = Lease { run: run.clone(), owner, epoch };
+            // Without its lease the next process waits until the lease has expired.
+            self.backing_store.release_lease(&dead).await.ok();
+        }
+    }
+
     /// Sets the maximum latency of an operation.
     #[must_use]
     pub fn max_latency(self, longest: Duration) -> Self {
