@@ -198,7 +198,8 @@ fn now() -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use windlass::error::{DecisionError, OpenRunError};
+    use windlass::error::DecisionError;
+    use windlass::store::OpenRunError;
 
     use super::*;
 
