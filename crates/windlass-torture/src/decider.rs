@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use windlass::core::decision::{Decision, DecisionScope, HoldReason, PendingCall};
@@ -24,7 +24,7 @@ use crate::decision_log::{DecisionLine, DecisionStage, LoggedDecision, log_decis
 use crate::deployment::{WorkerBuild, without_nulls};
 use crate::files::{RoundFolder, append_line};
 use crate::order::{OrderedInput, RunOrder};
-use crate::outside::OutsideWorld;
+use crate::outside::{FenceRule, OutsideWorld};
 use crate::plant::{PlantedBug, ProcessStore};
 use crate::session_edits::edit_session;
 use crate::tools::success_text;
@@ -52,11 +52,16 @@ pub struct DeciderSettings {
     pub planted: Option<PlantedBug>,
 }
 
+/// Time after which each process that was frozen when a call came into doubt goes on.
+const FREEZE_LIMIT: Duration = Duration::from_secs(4);
+
 struct Decider {
     settings: DeciderSettings,
     store: ProcessStore,
     /// Holds that are decided: the call, the attempt and the digest that was shown.
     decided: BTreeSet<(String, String, u32, String)>,
+    /// First look at each call in doubt whose effect she has not found.
+    first_looks: BTreeMap<(String, String, u32, String), Instant>,
     /// Number of orders for each run.
     posted_orders: BTreeMap<String, u32>,
     /// Number of orders and edits, also those that failed.
@@ -74,8 +79,8 @@ pub async fn decide(settings: DeciderSettings) -> Result<(), String> {
     // A decider goes on otherwise than the one before it did.
     let rng = SimRng::for_purpose(settings.seed, &format!("orders of {}", settings.name));
     let posted_orders = BTreeMap::new();
-    let decided = BTreeSet::new();
-    let mut decider = Decider { settings, store, decided, posted_orders, attempts: 0, rng };
+    let (decided, first_looks) = (BTreeSet::new(), BTreeMap::new());
+    let mut decider = Decider { settings, store, decided, first_looks, posted_orders, attempts: 0, rng };
     loop {
         if let Err(error) = decider.decide_round().await {
             eprintln!("decider: {error}");
@@ -130,7 +135,18 @@ impl Decider {
         let purpose = format!("{} {call} {} {}", order.run, pending.attempt, pending.digest);
         let mut rng = SimRng::for_purpose(self.settings.seed, &purpose);
         let plan = match &pending.reason {
-            HoldReason::InDoubt => vec![self.look_at_ledger(order, paused, pending)?],
+            HoldReason::InDoubt => {
+                let looked = self.look_at_ledger(order, paused, pending)?;
+                // The bank knows no fences: a frozen process may be about to pay.
+                if looked.1 == LoggedDecision::ConfirmNotExecuted
+                    && self.settings.world.fence_rule() == FenceRule::RefuseStale
+                    && self.first_looks.entry(hold.clone()).or_insert_with(Instant::now).elapsed()
+                        < FREEZE_LIMIT
+                {
+                    return Ok(());
+                }
+                vec![looked]
+            }
             HoldReason::Question(_) => plan_answers(&mut rng),
             _ => plan_approval(&mut rng, pending),
         };
