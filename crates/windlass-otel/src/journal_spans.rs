@@ -303,11 +303,16 @@ impl OpenAgent {
         self.events.push(RunSpanEvent { name, at, attributes: Vec::new() });
     }
 
-    /// Begins a turn, unless one is open that has no response yet.
-    fn begin_turn(&mut self, at: Timestamp, writer: &mut SpanWriter<'_>) -> &mut OpenTurn {
+    /// Closes the open turn if it has its response. The next request then begins at the last record, unless it says when.
+    fn close_answered_turn(&mut self, writer: &mut SpanWriter<'_>) {
         if self.turn.as_ref().is_some_and(|turn| turn.has_response) {
             self.close_turn(writer);
         }
+    }
+
+    /// Begins a turn, unless one is open that has no response yet.
+    fn begin_turn(&mut self, at: Timestamp, writer: &mut SpanWriter<'_>) -> &mut OpenTurn {
+        self.close_answered_turn(writer);
         let started_at = self.request_from.min(at);
         let number = &mut self.turn_count;
         self.turn.get_or_insert_with(|| {
@@ -324,6 +329,7 @@ impl OpenAgent {
     }
 
     fn add_response(&mut self, responded: &ModelResponded, at: Timestamp, writer: &mut SpanWriter<'_>) {
+        self.close_answered_turn(writer);
         // The time at which the record before this one was written is the end of the turn before it.
         if responded.attempts == 1
             && let Some(requested_at) = responded.requested_at
