@@ -121,7 +121,7 @@ impl CrashSweep {
     /// be a server at an address of this machine. Without it they panic.
     ///
     /// The processes of the runs then have a real clock, because a virtual one jumps to the next timeout while an answer
-    /// is awaited; only the wait for the lease of a dead process stays virtual. Two limits follow. Delays in the runs take
+    /// is awaited; the lease of a dead process is released instead of waited for. Two limits follow. Delays in the runs take
     /// their time in every case. And the number of awaits in a body can depend on the machine: a crash point that a case
     /// does not reach is no crash in it.
     pub fn with_io(mut self) -> Self {

@@ -237,7 +237,7 @@ async fn forward(
                 Ok(()) => continue,
                 Err(_) => return Err(ConnectionLost),
             },
-            // What is held up stays in the buffers of the sockets.
+            // Bytes that are held up stay in the buffers of the sockets.
             read = from.read(&mut buffer), if !now.is_held(direction) => read.map_err(|_| ConnectionLost)?,
         };
         if count == 0 {

@@ -93,7 +93,7 @@ async fn an_answer_that_a_caller_hears_is_neither_cut_nor_requested_again() {
     }
 }
 
-/// What the application does while the connection is lost is done when it is back.
+/// Requests that the application makes while the connection is lost are sent when it is back.
 #[tokio::test(start_paused = true)]
 async fn what_was_done_while_the_connection_was_lost_is_sent() {
     let server = calling_server([LoopbackReply::message("One.")]);

@@ -14,7 +14,7 @@ pub(crate) fn output_mark(call: &CallPath) -> String {
 /// The marks that were seen, and the calls whose outputs were withheld.
 #[derive(Default)]
 pub(crate) struct WithheldMarks {
-    /// Where the mark of each call was seen first.
+    /// The place where the mark of each call was seen first.
     seen: BTreeMap<String, &'static str>,
     withheld: BTreeSet<String>,
 }

@@ -99,9 +99,9 @@ async fn a_process_that_will_be_killed() {
     }
 }
 
-/// What the processes told.
+/// The views of the model that the processes have reported.
 #[derive(Default)]
-struct ToldViews {
+struct ReportedViews {
     /// Hash of the last view of each turn.
     seen: BTreeMap<u32, u64>,
     /// Items of the last view of each turn.
@@ -113,7 +113,7 @@ struct ToldViews {
 }
 
 /// Runs a process, and kills it after so many lines.
-fn run_process(file: &Path, lines: u64, told: &mut ToldViews) {
+fn run_process(file: &Path, lines: u64, told: &mut ReportedViews) {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command.args(["killed::a_process_that_will_be_killed", "--exact", "--nocapture", "--test-threads=1"]);
     let mut child = command.env(FILE_VARIABLE, file).stdout(Stdio::piped()).spawn().expect("started");
@@ -150,7 +150,7 @@ fn run_process(file: &Path, lines: u64, told: &mut ToldViews) {
 async fn processes_that_are_killed_keep_the_views_of_a_long_run() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let file = folder.path().join("runs.db");
-    let mut told = ToldViews::default();
+    let mut told = ReportedViews::default();
     let chances = FaultPlan { state: 7.into(), ..FaultPlan::default() };
     while !told.has_finished {
         run_process(&file, 1 + chances.next_random() % 40, &mut told);
@@ -177,7 +177,7 @@ async fn processes_that_are_killed_keep_the_views_of_a_long_run() {
     }
     let mut turn = 0;
     for record in &records {
-        // What a death repeats is no cost of a turn.
+        // A start that is repeated after a crash is no cost of its turn.
         if !matches!(record.entry, JournalEntry::CallStarted(_)) {
             bytes[fifth(turn)] += encode_journal(std::slice::from_ref::<JournalRecord>(record)).len();
         }
